@@ -1,0 +1,24 @@
+module github.com/gangway-hpc/gangway
+
+go 1.26.0
+
+require (
+	github.com/NVIDIA/go-nvml v0.13.4-0
+	github.com/anchore/go-lzo v0.1.1
+	github.com/klauspost/compress v1.20.3
+	github.com/mikelolasagasti/xz v1.0.1
+	github.com/pierrec/lz4/v4 v4.1.33
+	github.com/rogpeppe/go-internal v1.16.0
+	github.com/spf13/cobra v1.10.2
+	github.com/spf13/pflag v1.0.9
+	github.com/zeebo/blake3 v0.2.4
+	golang.org/x/sys v0.49.0
+	golang.org/x/term v0.47.0
+	pgregory.net/rapid v1.3.0
+)
+
+require (
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/klauspost/cpuid/v2 v2.0.12 // indirect
+	golang.org/x/tools v0.26.0 // indirect
+)

@@ -1,0 +1,214 @@
+package squashfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// DirOptions say how AddDir takes a directory of the host.
+type DirOptions struct {
+	// At is the path in the image at which the directory goes; "" is the root.
+	At            string
+	OneFileSystem bool // leaves out what is mounted below the directory, but keeps the mountpoints
+	NoXattrs      bool // leaves out extended attributes
+	// Filter is called for each entry before it is added, with the entry's path
+	// in the image. It may change the entry's attributes; if it returns false, the
+	// entry and all below it are left out.
+	Filter func(*Entry) bool
+	// Warn is told of attributes that squashfs has no room for, such as POSIX
+	// ACLs, which are left out; nil ignores them.
+	Warn func(path string, err error)
+}
+
+// AddDir adds a directory of the host and all below it, in the order of names,
+// with hard links, devices and extended attributes. Symlinks are not followed.
+// Files that change meanwhile come as they are read.
+func (w *Writer) AddDir(ctx context.Context, dir string, o DirOptions) error {
+	a := dirAdder{w: w, o: o, ctx: ctx, seen: map[hostFile]string{}, buf: make([]byte, 64<<10)}
+	if o.At == "" {
+		a.o.At = "."
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return fmt.Errorf("add directory %s: %w", dir, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return fmt.Errorf("add directory %s: %w", dir, unix.ENOTDIR)
+	}
+	a.dev = st.Dev
+	return a.addStat(dir, a.o.At, &st)
+}
+
+type hostFile struct{ dev, ino uint64 }
+
+type dirAdder struct {
+	w    *Writer
+	o    DirOptions
+	ctx  context.Context // of one call of AddDir
+	dev  uint64
+	seen map[hostFile]string // hard linked files by their first path
+	buf  []byte
+}
+
+func (a *dirAdder) add(host, name string) error {
+	if err := a.ctx.Err(); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(host, &st); err != nil {
+		return fmt.Errorf("add %s: %w", host, err)
+	}
+	return a.addStat(host, name, &st)
+}
+
+func (a *dirAdder) addStat(host, name string, st *unix.Stat_t) error {
+	e := Entry{
+		Path: name, Mode: hostMode(st.Mode), UID: st.Uid, GID: st.Gid, Size: -1,
+		ModTime: time.Unix(st.Mtim.Sec, 0),
+		Major:   unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev),
+	}
+	if e.Mode&fs.ModeSymlink != 0 {
+		target, err := os.Readlink(host)
+		if err != nil {
+			return fmt.Errorf("add %s: %w", host, err)
+		}
+		e.Target = target
+	}
+	if !a.o.NoXattrs {
+		attrs, err := a.xattrs(host)
+		if err != nil {
+			return fmt.Errorf("add %s: %w", host, err)
+		}
+		e.Xattrs = attrs
+	}
+	if a.o.Filter != nil && !a.o.Filter(&e) {
+		return nil
+	}
+	if e.Mode.IsDir() {
+		return a.addDir(host, e, st.Dev)
+	}
+	if st.Nlink > 1 {
+		id := hostFile{st.Dev, st.Ino}
+		if first, ok := a.seen[id]; ok {
+			return a.w.Link(name, first)
+		}
+		a.seen[id] = name
+	}
+	if !e.Mode.IsRegular() {
+		return a.w.Add(e, nil)
+	}
+	return a.addFile(host, e)
+}
+
+func (a *dirAdder) addDir(host string, e Entry, dev uint64) error {
+	if err := a.w.Add(e, nil); err != nil {
+		return err
+	}
+	if a.o.OneFileSystem && dev != a.dev {
+		return nil
+	}
+	list, err := os.ReadDir(host)
+	if err != nil {
+		return fmt.Errorf("add %s: %w", host, err)
+	}
+	for _, d := range list {
+		if err := a.add(filepath.Join(host, d.Name()), path.Join(e.Path, d.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *dirAdder) addFile(host string, e Entry) error {
+	// O_NONBLOCK: should a FIFO have taken the file's place, this does not wait for a writer.
+	fd, err := unix.Open(host, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("add %s: open: %w", host, err)
+	}
+	defer unix.Close(fd)
+	return a.w.Add(e, fdReader(fd))
+}
+
+// fdReader reads a file without what os.File costs: a small file is half its time.
+type fdReader int
+
+func (r fdReader) Read(p []byte) (int, error) {
+	for {
+		n, err := unix.Read(int(r), p)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return 0, err
+		case n == 0:
+			return 0, io.EOF
+		default:
+			return n, nil
+		}
+	}
+}
+
+// xattrs reads the attributes that squashfs has room for.
+func (a *dirAdder) xattrs(host string) ([]Xattr, error) {
+	n, err := unix.Llistxattr(host, a.buf)
+	if errors.Is(err, unix.EOPNOTSUPP) || n == 0 && err == nil {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list xattrs: %w", err)
+	}
+	var attrs []Xattr
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(a.buf[:n]), "\x00"), "\x00") {
+		if _, _, err := splitXattr(Xattr{Name: name}); err != nil {
+			if a.o.Warn != nil {
+				a.o.Warn(host, err)
+			}
+			continue
+		}
+		n, err := unix.Lgetxattr(host, name, a.buf)
+		if errors.Is(err, unix.ENODATA) {
+			continue // removed meanwhile, or not for us to see
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read xattr %s: %w", name, err)
+		}
+		attrs = append(attrs, Xattr{Name: name, Value: append([]byte(nil), a.buf[:n]...)})
+	}
+	return attrs, nil
+}
+
+// hostMode turns st_mode into a FileMode.
+func hostMode(m uint32) fs.FileMode {
+	mode := fs.FileMode(m & 0o777)
+	switch m & unix.S_IFMT {
+	case unix.S_IFDIR:
+		mode |= fs.ModeDir
+	case unix.S_IFLNK:
+		mode |= fs.ModeSymlink
+	case unix.S_IFBLK:
+		mode |= fs.ModeDevice
+	case unix.S_IFCHR:
+		mode |= fs.ModeDevice | fs.ModeCharDevice
+	case unix.S_IFIFO:
+		mode |= fs.ModeNamedPipe
+	case unix.S_IFSOCK:
+		mode |= fs.ModeSocket
+	}
+	for bit, flag := range map[uint32]fs.FileMode{
+		unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky,
+	} {
+		if m&bit != 0 {
+			mode |= flag
+		}
+	}
+	return mode
+}

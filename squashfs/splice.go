@@ -1,0 +1,279 @@
+package squashfs
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+)
+
+// splicedContent marks the number of a content that comes from another image.
+const splicedContent = 1 << 31
+
+// alignFrom is the length in bytes from which a copied extent keeps its offset
+// modulo the file system's block, so that file systems with reflinks can share
+// it instead of copying. It costs up to 4,095 bytes an extent. It is done whether
+// or not there are reflinks, so that the image does not depend on it.
+const alignFrom = 1 << 20
+
+// splicer holds what is to be copied from other images. Nothing is copied
+// before Finish: then each source's live blocks are copied once, in the order
+// in which they lie there, in pieces as long as possible.
+type splicer struct {
+	sources  []*spliceSource
+	contents chunked[content]
+	origin   chunked[spliceOrigin]
+	sizes    chunked[uint32]
+}
+
+type spliceOrigin struct {
+	source uint32
+	empty  bool // all of the blocks are holes
+}
+
+type spliceSource struct {
+	r         *Reader
+	extents   []extent
+	fragments map[uint32]fragment // those in use, by their number in the source
+	renumber  map[uint32]uint32
+}
+
+// extent is a stretch of a source's data and where it goes.
+type extent struct{ from, to, dest uint64 }
+
+// AddFrom adds a regular file whose content is that of i in src. Where src has
+// the block size and the compression of the Writer, its compressed blocks are
+// copied as they are when the image is finished, and shared on file systems that
+// can; the holes and the sharing of src stay. Otherwise the content is read and
+// compressed anew. e.Size is ignored. src must stay open until Finish returns.
+//
+// Copied blocks are not looked into: Check a source that is not trusted.
+func (w *Writer) AddFrom(e Entry, src *Reader, i Inode) error {
+	if i.Type != TypeFile || !e.Mode.IsRegular() {
+		return fmt.Errorf("add %q: %w: only regular files have content to copy", e.Path, fs.ErrInvalid)
+	}
+	if !w.canSplice(src) {
+		return w.addRecompressed(e, src, i)
+	}
+	if err := w.splice(e, src, i); err != nil {
+		return fmt.Errorf("add %q: %w", e.Path, err)
+	}
+	return nil
+}
+
+func (w *Writer) canSplice(src *Reader) bool {
+	return src.sb.Compression == w.opt.Compression && src.sb.BlockSize == uint32(w.opt.BlockSize)
+}
+
+func (w *Writer) addRecompressed(e Entry, src *Reader, i Inode) error {
+	f, err := src.OpenFile(i)
+	if err != nil {
+		return fmt.Errorf("add %q: %w", e.Path, err)
+	}
+	defer f.Close()
+	e.Size = int64(i.Size)
+	return w.Add(e, f)
+}
+
+func (w *Writer) splice(e Entry, src *Reader, i Inode) error {
+	n, err := w.newNode(&e)
+	if err != nil {
+		return err
+	}
+	p, err := w.place(e.Path, TypeFile)
+	if err != nil {
+		return err
+	}
+	n.size, n.data = i.Size, noContent
+	if i.Size > 0 {
+		if n.data, err = w.splices.add(src, i); err != nil {
+			return err
+		}
+	}
+	w.put(p, n)
+	return nil
+}
+
+// add notes what a file needs of its source and returns the content's number.
+func (s *splicer) add(r *Reader, i Inode) (uint32, error) {
+	at := slices.IndexFunc(s.sources, func(x *spliceSource) bool { return x.r == r })
+	if at < 0 {
+		at = len(s.sources)
+		s.sources = append(s.sources, &spliceSource{r: r, fragments: map[uint32]fragment{}, renumber: map[uint32]uint32{}})
+	}
+	src := s.sources[at]
+	c := content{start: i.start, blocks: s.sizes.n, fragment: i.fragment, fragOffset: i.fragOffset}
+	end := i.start
+	for size, err := range r.blockSizes(i) {
+		if err != nil {
+			s.sizes.truncate(c.blocks)
+			return 0, err
+		}
+		end += uint64(size & blockSizeMask)
+		s.sizes.add(size)
+	}
+	if err := src.use(i.start, end); err != nil {
+		return 0, err
+	}
+	if i.fragment != none32 {
+		if err := src.useFragment(i.fragment); err != nil {
+			return 0, err
+		}
+	}
+	s.origin.add(spliceOrigin{source: uint32(at), empty: end == i.start})
+	return s.contents.add(c) | splicedContent, nil
+}
+
+// use notes that a stretch of the source is needed.
+func (s *spliceSource) use(from, to uint64) error {
+	if from == to {
+		return nil
+	}
+	if from < superblockSize || to > s.r.sb.InodeTable || to < from {
+		return corrupt("data from %d to %d lies outside the data area, which ends at %d", from, to, s.r.sb.InodeTable)
+	}
+	if n := len(s.extents); n > 0 {
+		if last := &s.extents[n-1]; from >= last.from && from <= last.to {
+			last.to = max(last.to, to)
+			return nil
+		}
+	}
+	s.extents = append(s.extents, extent{from: from, to: to})
+	return nil
+}
+
+func (s *spliceSource) useFragment(number uint32) error {
+	if _, ok := s.fragments[number]; ok {
+		return nil
+	}
+	start, size, err := s.r.fragmentEntry(number)
+	if err != nil {
+		return err
+	}
+	s.fragments[number] = fragment{start: start, size: size}
+	return s.use(start, start+uint64(size&blockSizeMask))
+}
+
+// merge sorts the extents and joins those that touch or overlap.
+func (s *spliceSource) merge() {
+	slices.SortFunc(s.extents, func(a, b extent) int { return cmp.Compare(a.from, b.from) })
+	merged := s.extents[:0]
+	for _, e := range s.extents {
+		if n := len(merged); n > 0 && e.from <= merged[n-1].to {
+			merged[n-1].to = max(merged[n-1].to, e.to)
+			continue
+		}
+		merged = append(merged, e)
+	}
+	s.extents = merged
+}
+
+// moved returns where what lay at an offset in the source lies now.
+func (s *spliceSource) moved(offset uint64) uint64 {
+	i, _ := slices.BinarySearchFunc(s.extents, offset, func(e extent, at uint64) int {
+		switch {
+		case e.to <= at:
+			return -1
+		case e.from > at:
+			return 1
+		}
+		return 0
+	})
+	return s.extents[i].dest + offset - s.extents[i].from
+}
+
+// copySplices copies what the spliced files need and puts their contents'
+// places right.
+func (w *Writer) copySplices() error {
+	for _, src := range w.splices.sources {
+		src.merge()
+		for i := range src.extents {
+			if err := w.copyExtent(src.r, &src.extents[i]); err != nil {
+				return fmt.Errorf("copy blocks: %w", err)
+			}
+		}
+		w.moveFragments(src)
+	}
+	for i := range w.splices.contents.n {
+		c, o := w.splices.contents.at(i), w.splices.origin.at(i)
+		src := w.splices.sources[o.source]
+		if o.empty {
+			c.start = superblockSize
+		} else {
+			c.start = src.moved(c.start)
+		}
+		if c.fragment != none32 {
+			c.fragment = src.renumber[c.fragment]
+		}
+	}
+	return nil
+}
+
+func (w *Writer) moveFragments(src *spliceSource) {
+	numbers := make([]uint32, 0, len(src.fragments))
+	for n := range src.fragments {
+		numbers = append(numbers, n)
+	}
+	slices.Sort(numbers)
+	for _, n := range numbers {
+		f := src.fragments[n]
+		f.start = src.moved(f.start)
+		src.renumber[n] = uint32(len(w.content.fragments))
+		w.content.fragments = append(w.content.fragments, f)
+	}
+}
+
+func (w *Writer) copyExtent(r *Reader, e *extent) error {
+	pos := uint64(w.out.pos())
+	if e.to-e.from >= alignFrom {
+		pos += (e.from - pos) % padAlign
+		if err := w.out.seek(int64(pos)); err != nil {
+			return err
+		}
+	}
+	e.dest = pos
+	from, n := int64(e.from), int64(e.to-e.from)
+	dst, ok := w.out.w.(*os.File)
+	file, isFile := r.src.(*os.File)
+	if !ok || !isFile {
+		return w.copyBytes(r, from, n)
+	}
+	// Up to the next aligned offset as bytes, so that the rest can be shared.
+	head := min(n, int64(-uint64(from)%padAlign))
+	if err := w.copyBytes(r, from, head); err != nil {
+		return err
+	}
+	if err := w.out.flush(); err != nil {
+		return err
+	}
+	done, err := copyFileRange(dst, w.out.at, file, from+head, n-head)
+	if err != nil {
+		return err
+	}
+	w.out.at += done
+	return w.copyBytes(r, from+head+done, n-head-done)
+}
+
+// copyBytes appends n bytes of the source.
+func (w *Writer) copyBytes(r *Reader, from, n int64) error {
+	copied, err := io.Copy(writerFunc(w.out.write), io.NewSectionReader(r.src, from, n))
+	if err == nil && copied < n {
+		err = io.ErrUnexpectedEOF
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return corrupt("the data area ends %d bytes early", n-copied)
+	}
+	return err
+}
+
+type writerFunc func([]byte) error
+
+func (f writerFunc) Write(p []byte) (int, error) {
+	if err := f(p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
