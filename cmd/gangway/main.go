@@ -1,0 +1,29 @@
+// Command gangway is the client and the container runtime: what researchers,
+// administrators and CI type. It links no server code, because every linked
+// package costs start-up time and gangway is started once a container.
+//
+// This file is the command table; a verb is one file beside it and one line here.
+package main
+
+import "github.com/gangway-hpc/gangway/internal/cli"
+
+func main() { cli.Main(program()) }
+
+func program() cli.Program {
+	return cli.Program{
+		Name:  "gangway",
+		Short: "run containers on GPU clusters",
+		Long: `Gangway runs containerised jobs on GPU clusters and single machines.
+
+This version holds only the commands listed below.`,
+		Example: `gangway version --json
+gangway help completion
+source <(gangway completion bash)`,
+		Verbs: []cli.Verb{
+			squashfsVerb,
+			cli.Version,
+			cli.Completion,
+			cli.Man,
+		},
+	}
+}

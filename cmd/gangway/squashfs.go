@@ -1,0 +1,155 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/squashfs"
+)
+
+// squashfsVerb is the group of verbs for image files of their own, without any
+// store or registry.
+func squashfsVerb(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:        "squashfs",
+		Short:      "make, read, convert and check squashfs files",
+		Long:       "Make, read, convert and check squashfs files, without root and without squashfs-tools.",
+		SuggestFor: []string{"mksquashfs", "unsquashfs", "sqsh"},
+		Example: `gangway squashfs create ./rootfs image.sqsh
+gangway squashfs ls -l image.sqsh /etc
+gangway squashfs cat image.sqsh /etc/os-release
+gangway squashfs check image.sqsh`,
+	}
+	for _, verb := range []cli.Verb{squashfsCreate, squashfsConvert, squashfsInfo, squashfsLs, squashfsCat, squashfsCheck} {
+		cmd.AddCommand(verb(env))
+	}
+	return cmd
+}
+
+// openImage opens a squashfs file for reading and explains what cannot be.
+func openImage(path string) (*squashfs.Reader, error) {
+	r, err := squashfs.Open(path, squashfs.ReaderOptions{})
+	if err != nil {
+		return nil, imageFault(path, err)
+	}
+	return r, nil
+}
+
+// imageFault says what to do about an image that cannot be read.
+func imageFault(path string, err error) error {
+	f := &fault.Error{What: err}
+	switch {
+	case errors.Is(err, squashfs.ErrNotSquashfs):
+		f.Hint = "a squashfs file begins with \"hsqs\"; to make one of a directory: gangway squashfs create DIR FILE"
+	case errors.Is(err, squashfs.ErrCorrupt):
+		f.Hint = "fetch or make the file again; for all that is wrong with it: gangway squashfs check " + path
+	case errors.Is(err, fs.ErrNotExist):
+		f.Hint = "check the spelling; ls lists the names of an image: gangway squashfs ls FILE [PATH]"
+	default:
+		return err
+	}
+	return f
+}
+
+// writeFlags are the flags of the verbs that write an image.
+type writeFlags struct {
+	compression string
+	level       int
+	blockSize   string
+	force       bool
+}
+
+func (f *writeFlags) register(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVarP(&f.compression, "compression", "c", "zstd", "zstd, gzip, lz4 or none")
+	fl.IntVar(&f.level, "level", 0, "compression level, 1-22 for zstd, 1-9 for gzip; 0 is the default, the fastest of zstd")
+	fl.StringVarP(&f.blockSize, "block-size", "b", "128K", "block size, a power of two from 4K to 1M")
+	fl.BoolVarP(&f.force, "force", "f", false, "replace FILE if it is there")
+}
+
+func (f *writeFlags) options() (squashfs.WriterOptions, error) {
+	c, err := squashfs.ParseCompression(f.compression)
+	if err != nil {
+		return squashfs.WriterOptions{}, fault.Usage(err, "--compression zstd is the default")
+	}
+	size, err := parseBlockSize(f.blockSize)
+	if err != nil {
+		return squashfs.WriterOptions{}, fault.Usage(err, "--block-size 128K is the default")
+	}
+	return squashfs.WriterOptions{Compression: c, Level: f.level, BlockSize: size}, nil
+}
+
+// parseBlockSize reads "4096", "128K" or "1M".
+func parseBlockSize(s string) (int, error) {
+	digits, unit := s, 1
+	if n := len(s) - 1; n > 0 {
+		switch s[n] {
+		case 'k', 'K':
+			digits, unit = s[:n], 1<<10
+		case 'm', 'M':
+			digits, unit = s[:n], 1<<20
+		}
+	}
+	n, err := strconv.Atoi(digits)
+	if err != nil || n <= 0 || n > 1<<20/unit {
+		return 0, fmt.Errorf("block size %q: want a power of two from 4K to 1M", s)
+	}
+	return n * unit, nil
+}
+
+// begin begins the image that a verb writes.
+func (f *writeFlags) begin(path string) (*squashfs.FileWriter, error) {
+	o, err := f.options()
+	if err != nil {
+		return nil, err
+	}
+	if st, err := os.Lstat(path); err == nil {
+		if !f.force {
+			return nil, &fault.Error{
+				What: fmt.Errorf("create %s: %w", path, fs.ErrExist),
+				Hint: "give --force to replace it, or another name",
+			}
+		}
+		if !st.Mode().IsRegular() {
+			return nil, fault.Usage(fmt.Errorf("create %s: it is there and is no regular file", path), "give another name")
+		}
+	}
+	w, err := squashfs.Create(path, o)
+	if errors.Is(err, fs.ErrInvalid) {
+		return nil, fault.Usage(err, "gangway squashfs create --help lists what can be given")
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &fault.Error{What: err, Hint: "make the directory first: mkdir -p " + filepath.Dir(path)}
+	}
+	return w, err
+}
+
+// written is what the verbs that write an image report.
+type written struct {
+	File        string `json:"file"`
+	Bytes       int64  `json:"bytes"`
+	Inodes      uint32 `json:"inodes"`
+	Compression string `json:"compression"`
+	BlockSize   uint32 `json:"block_size"`
+}
+
+func newWritten(path string, i squashfs.Info) written {
+	return written{path, i.Size, i.Superblock.Inodes, i.Superblock.Compression.String(), i.Superblock.BlockSize}
+}
+
+// inImage turns a path as people type it into one of io/fs.
+func inImage(path string) string {
+	if path = strings.Trim(path, "/"); path == "" {
+		return "."
+	}
+	return path
+}

@@ -1,0 +1,84 @@
+// Command bench measures Gangway and its peers side by side: the same work on
+// the same bytes, in turn, in one run, so that a slow or busy machine slows both.
+// It prints medians and the median of the ratios of each pair; ratios are what
+// to quote. "make bench" runs it; it takes some minutes and some GiB of disk.
+//
+// It is a program for people, not a test: nothing fails when a target is missed.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strings"
+	"text/tabwriter"
+)
+
+// bench is one run of the program.
+type bench struct {
+	ctx     context.Context // of the whole run
+	gangway string          // the program to measure
+	rounds  int
+	dir     string // scratch
+	usr     string // the large tree
+	rows    []row
+}
+
+// row is one line of the result.
+type row struct{ what, ours, peer, ratio, target string }
+
+func main() {
+	log.SetFlags(0)
+	b := bench{}
+	flag.StringVar(&b.gangway, "gangway", "bin/gangway", "the program to measure")
+	flag.IntVar(&b.rounds, "rounds", 3, "how often each pair is measured")
+	flag.StringVar(&b.dir, "dir", os.TempDir(), "scratch directory; some GiB")
+	flag.StringVar(&b.usr, "tree", "/usr", "the large tree to make images of")
+	only := flag.String("only", "", "comma-separated parts: write, memory, splice, read")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	b.ctx = ctx
+	if err := b.run(*only); err != nil {
+		log.Fatalf("bench: %v", err)
+	}
+}
+
+func (b *bench) run(only string) error {
+	dir, err := os.MkdirTemp(b.dir, "gangway-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	b.dir = dir
+	for _, part := range []struct {
+		name string
+		run  func() error
+	}{{"write", b.write}, {"memory", b.memory}, {"splice", b.splice}, {"read", b.read}} {
+		if only != "" && !strings.Contains(","+only+",", ","+part.name+",") {
+			continue
+		}
+		log.Printf("measuring: %s", part.name)
+		if err := part.run(); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return b.print()
+}
+
+func (b *bench) print() error {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "what\tours\tpeer\tratio\ttarget")
+	for _, r := range b.rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.what, r.ours, r.peer, r.ratio, r.target)
+	}
+	return w.Flush()
+}
+
+func (b *bench) add(what, ours, peer, ratio, target string) {
+	b.rows = append(b.rows, row{what, ours, peer, ratio, target})
+	log.Printf("  %s: ours %s, peer %s, ratio %s, target %s", what, ours, peer, ratio, target)
+}

@@ -1,0 +1,6 @@
+#!/bin/bash
+# Builds nothing ("make bench" has): measures us and our peers in one run.
+# Arguments go to the program: run.sh -rounds 5 -only read
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+exec go run ./test/bench -gangway bin/gangway "$@"
