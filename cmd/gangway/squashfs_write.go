@@ -32,7 +32,7 @@ gangway squashfs create --level 19 --block-size 1M ./data data.sqsh`,
 	cmd.Flags().BoolVar(&o.NoXattrs, "no-xattrs", false, "leave out extended attributes")
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		w, err := f.begin(args[1])
+		w, err := f.begin(env, args[1])
 		if err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ gangway squashfs convert --compression gzip image.sqsh for-an-old-kernel.sqsh`,
 			return err
 		}
 		defer src.Close()
-		w, err := f.begin(args[1])
+		w, err := f.begin(env, args[1])
 		if err != nil {
 			return err
 		}

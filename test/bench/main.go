@@ -37,7 +37,7 @@ func main() {
 	flag.IntVar(&b.rounds, "rounds", 3, "how often each pair is measured")
 	flag.StringVar(&b.dir, "dir", os.TempDir(), "scratch directory; some GiB")
 	flag.StringVar(&b.usr, "tree", "/usr", "the large tree to make images of")
-	only := flag.String("only", "", "comma-separated parts: write, memory, splice, read")
+	only := flag.String("only", "", "comma-separated parts: start, write, memory, splice, read")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -57,7 +57,7 @@ func (b *bench) run(only string) error {
 	for _, part := range []struct {
 		name string
 		run  func() error
-	}{{"write", b.write}, {"memory", b.memory}, {"splice", b.splice}, {"read", b.read}} {
+	}{{"start", b.start}, {"write", b.write}, {"memory", b.memory}, {"splice", b.splice}, {"read", b.read}} {
 		if only != "" && !strings.Contains(","+only+",", ","+part.name+",") {
 			continue
 		}
