@@ -38,6 +38,11 @@ func (w *Writer) AddDir(ctx context.Context, dir string, o DirOptions) error {
 	if o.At == "" {
 		a.o.At = "."
 	}
+	// A symlink to the directory stands for it, and must not lend it its attributes.
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return fmt.Errorf("add directory: %w", err)
+	}
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
 		return fmt.Errorf("add directory %s: %w", dir, err)
@@ -136,15 +141,21 @@ func (a *dirAdder) addFile(host string, e Entry) error {
 		return fmt.Errorf("add %s: open: %w", host, err)
 	}
 	defer unix.Close(fd)
-	return a.w.Add(e, fdReader(fd))
+	return a.w.Add(e, fdReader{fd, a.ctx})
 }
 
 // fdReader reads a file without what os.File costs: a small file is half its time.
-type fdReader int
+type fdReader struct {
+	fd  int
+	ctx context.Context // of the one call of AddDir
+}
 
 func (r fdReader) Read(p []byte) (int, error) {
 	for {
-		n, err := unix.Read(int(r), p)
+		if err := r.ctx.Err(); err != nil {
+			return 0, err
+		}
+		n, err := unix.Read(r.fd, p)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:

@@ -97,7 +97,9 @@ func (f *File) readSpan(p []byte, off int64) (int, error) {
 		return f.readSerial(p, off)
 	}
 	piece := func(k int64) []byte {
-		return p[max(0, k*bs-off):min(int64(len(p)), (k+1)*bs-off)]
+		// Capped: a decoder may write behind a block, where another works.
+		end := min(int64(len(p)), (k+1)*bs-off)
+		return p[max(0, k*bs-off):end:end]
 	}
 	var (
 		next   atomic.Int64 // the next block, counted from first
@@ -140,7 +142,7 @@ func (f *File) readSerial(p []byte, off int64) (int, error) {
 	for done < len(p) {
 		k, from := off/bs, off%bs
 		n := int(min(bs-from, int64(len(p)-done)))
-		if err := f.readBlock(p[done:done+n], uint64(k), int(from)); err != nil {
+		if err := f.readBlock(p[done:done+n:done+n], uint64(k), int(from)); err != nil {
 			return done, err
 		}
 		done += n

@@ -8,11 +8,12 @@ import (
 )
 
 const (
-	// A slab holds slots of one size. It is as large as the largest data block,
-	// so that any slab can serve any image.
-	slabSize = maxBlockSize
-	// Two slabs at least: metadata and data must not evict each other forever.
-	minCache     = 2 * slabSize
+	// A slab holds slots of one size. It has room for the largest data block, so
+	// that any slab can serve any image, and a page for the slack of its slots.
+	slabContent = maxBlockSize
+	slabSize    = slabContent + 4096
+	// Two at least: metadata and data must not evict each other forever.
+	minSlabs     = 2
 	defaultCache = 16 << 20
 
 	slotClasses  = 8 // 8 KiB, 16 KiB, ... 1 MiB
@@ -33,7 +34,8 @@ const (
 // and stays as it is; where every slot is pinned, a block lives on the heap for
 // the time of one call.
 type Cache struct {
-	bytes int // length of the mapping
+	bytes int                // length of the mapping
+	unmap func([]byte) error // frees it
 
 	mu      sync.Mutex // guards all below, and the slots and slabs
 	mem     []byte     // the mapping; nil once closed
@@ -108,21 +110,21 @@ type block struct {
 }
 
 // NewCache returns a cache of the given size in bytes, rounded up to whole MiB
-// and at least 2 MiB. Close frees it.
+// and at least 2 MiB; it takes 4 KiB more for each. Close frees it.
 func NewCache(bytes int64) (*Cache, error) {
 	if bytes < 0 || bytes > 1<<46 {
 		return nil, fmt.Errorf("make cache of %d bytes: %w", bytes, fs.ErrInvalid)
 	}
-	n := (max(bytes, minCache) + slabSize - 1) &^ (slabSize - 1)
+	n := max((bytes+slabContent-1)/slabContent, minSlabs) * slabSize
 	mem, err := mapMemory(int(n))
 	if err != nil {
-		return nil, fmt.Errorf("make cache of %d bytes: %w", n, err)
+		return nil, fmt.Errorf("make cache of %d bytes: %w", bytes, err)
 	}
-	return newCacheOn(mem), nil
+	return newCacheOn(mem, unmapMemory), nil
 }
 
-func newCacheOn(mem []byte) *Cache {
-	c := &Cache{bytes: len(mem), mem: mem, unused: len(mem) / slabSize, slots: make(map[blockKey]*slot)}
+func newCacheOn(mem []byte, unmap func([]byte) error) *Cache {
+	c := &Cache{bytes: len(mem), unmap: unmap, mem: mem, unused: len(mem) / slabSize, slots: make(map[blockKey]*slot)}
 	c.idle.L = &c.mu
 	for i := range c.classes {
 		u := &c.classes[i].used
@@ -146,7 +148,7 @@ func (c *Cache) Close() error {
 	mem := c.mem
 	c.mem, c.slabs, c.slots = nil, nil, nil
 	c.classes = [slotClasses]slotClass{}
-	if err := unmapMemory(mem); err != nil {
+	if err := c.unmap(mem); err != nil {
 		return fmt.Errorf("close cache: %w", err)
 	}
 	return nil
@@ -170,21 +172,40 @@ func (c *Cache) get(l blockLoader, k blockKey, limit int) (block, error) {
 	if s := c.slots[k]; s != nil {
 		return c.await(s)
 	}
-	s := c.take(classOf(limit))
+	s := c.reserve(k, limit)
+	c.mu.Unlock()
 	if s == nil {
-		c.mu.Unlock()
-		buf := make([]byte, limit)
+		buf := make([]byte, limit, limit+decodeSlack)
 		n, disk, err := l.loadBlock(k, buf)
 		if err != nil {
 			return block{}, err
 		}
 		return block{data: buf[:n], disk: disk}, nil
 	}
-	s.key, s.known, s.loading = k, true, &loading{done: make(chan struct{})}
-	c.slots[k] = s
-	c.pin(s)
-	c.mu.Unlock()
 	return c.fill(l, s, limit)
+}
+
+// begin takes a slot for a block that is to be filled soon, and makes those wait
+// who want it. It returns nil where the block is there or there is no slot.
+func (c *Cache) begin(k blockKey, limit int) *slot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.slots[k] != nil {
+		return nil
+	}
+	return c.reserve(k, limit)
+}
+
+// reserve returns a pinned slot that counts as being loaded, or nil. It needs the
+// lock.
+func (c *Cache) reserve(k blockKey, limit int) *slot {
+	s := c.take(classOf(limit))
+	if s != nil {
+		s.key, s.known, s.loading = k, true, &loading{done: make(chan struct{})}
+		c.slots[k] = s
+		c.pin(s)
+	}
+	return s
 }
 
 // await returns a block that the map has, and unlocks.
@@ -204,6 +225,7 @@ func (c *Cache) await(s *slot) (block, error) {
 
 var errLoadPanicked = errors.New("reading the block panicked")
 
+// fill loads a reserved slot.
 func (c *Cache) fill(l blockLoader, s *slot, limit int) (block, error) {
 	err := errLoadPanicked // unless the loader returns
 	var n, disk int
@@ -243,13 +265,6 @@ func (c *Cache) peek(k blockKey) (b block, ok bool, err error) {
 	}
 	b, err = c.await(s)
 	return b, true, err
-}
-
-// has says whether the block is there or is being loaded.
-func (c *Cache) has(k blockKey) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.slots[k] != nil
 }
 
 // release ends the use of a block.
@@ -397,11 +412,12 @@ func (c *Cache) forget(s *slot) {
 func (c *Cache) cut(sb *slab, class int) {
 	size := 1 << (minSlotShift + class)
 	sb.class = class
-	sb.slots = make([]slot, slabSize/size)
+	sb.slots = make([]slot, slabContent/size)
 	cl := &c.classes[class]
 	for i := range sb.slots {
 		s := &sb.slots[i]
-		s.slab, s.data = sb, sb.mem[i*size:(i+1)*size:(i+1)*size]
+		at := i * (size + decodeSlack)
+		s.slab, s.data = sb, sb.mem[at:at+size:at+size+decodeSlack]
 		s.next, cl.free = cl.free, s
 	}
 }

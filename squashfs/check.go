@@ -142,7 +142,7 @@ func (c *checker) lookup(t *lookupTable) error {
 		if err != nil {
 			return c.problem(err) // the rest would say the same again
 		}
-		b, err := c.r.readMeta(pos, t.list)
+		b, err := c.r.readMeta(pos, t.end)
 		if err == nil {
 			end = pos + uint64(b.disk)
 			if want := int(min(per, t.n-i*per)) * t.size; len(b.data) != want {
@@ -180,7 +180,10 @@ func (c *checker) scan(f func(i *Inode, ref Ref) error) error {
 		}
 		if err != nil {
 			// Where the next one begins cannot be known.
-			return errors.Join(c.problem(fmt.Errorf("inode at %#x: %w", uint64(ref), err)), errEnough)
+			if err := c.problem(fmt.Errorf("inode at %#x: %w", uint64(ref), err)); err != nil {
+				return err
+			}
+			return errEnough
 		}
 		if err := f(&i, ref); err != nil {
 			return err

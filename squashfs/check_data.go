@@ -33,7 +33,7 @@ func (c *checker) content() error {
 	)
 	for range c.r.workers {
 		wg.Go(func() {
-			buf := make([]byte, c.r.sb.BlockSize)
+			buf := make([]byte, c.r.sb.BlockSize, c.r.sb.BlockSize+decodeSlack)
 			for b := range jobs {
 				if err := c.problem(c.decode(&b, buf)); err != nil {
 					mu.Lock()

@@ -2,7 +2,6 @@ package squashfs
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -152,11 +151,13 @@ func (c *contentWriter) failed() error {
 func (c *contentWriter) add(r io.Reader) (id uint32, n int64, err error) {
 	var prev *job
 	for {
+		if err := c.failed(); err != nil {
+			return 0, n, err // r may have no end
+		}
 		j := c.take()
-		m, err := io.ReadFull(r, j.in[:c.blockSize])
+		m, end, err := fill(j.in[:c.blockSize], r)
 		n += int64(m)
-		end := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-		if err != nil && !end {
+		if err != nil {
 			c.fail(fmt.Errorf("content: %w", err))
 			return 0, n, err
 		}
@@ -187,6 +188,20 @@ func (c *contentWriter) add(r io.Reader) (id uint32, n int64, err error) {
 		return noContent, 0, c.failed()
 	}
 	return c.begun - 1, n, c.failed()
+}
+
+// fill reads from r until p is full or r ends, which only io.EOF itself says:
+// with io.ReadFull, a stream that was cut, io.ErrUnexpectedEOF, would pass for one that ended.
+func fill(p []byte, r io.Reader) (n int, end bool, err error) {
+	for n < len(p) && err == nil {
+		var m int
+		m, err = r.Read(p[n:])
+		n += m
+	}
+	if err == io.EOF {
+		return n, true, nil
+	}
+	return n, false, err
 }
 
 func (c *contentWriter) take() *job {
@@ -350,7 +365,7 @@ func (c *contentWriter) commitBlock(j *job) error {
 		here, there := c.contents.at(id), c.contents.at(first)
 		c.sizes.truncate(here.blocks)
 		here.start, here.blocks = there.start, there.blocks
-		return c.out.seek(c.runStart)
+		c.out.rewind(c.runStart)
 	}
 	return nil
 }

@@ -111,6 +111,7 @@ func openNamed(dir, base string) (*os.File, string, error) {
 }
 
 func tempName(dir, base string, i int) string {
+	base = base[:min(len(base), 200)] // a name has room for 255 bytes
 	return filepath.Join(dir, fmt.Sprintf(".%s.%d-%d.tmp", base, os.Getpid(), i))
 }
 

@@ -29,7 +29,7 @@ func procName(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()
 // temporary name to be renamed, which it returns.
 func linkTemp(f *os.File, path string) (temp string, err error) {
 	name := path
-	for i := 0; i < 10000; i++ {
+	for i := range 10000 {
 		err = unix.Linkat(unix.AT_FDCWD, procName(f), unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW)
 		switch {
 		case err == nil && name == path:

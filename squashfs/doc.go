@@ -8,7 +8,7 @@
 // [NewWriter] begins one in any [Output]. Add entries in any order with
 // [Writer.Add], [Writer.Link] and, on Linux, [Writer.AddDir], then call
 // [FileWriter.Commit] or [Writer.Finish]. Content streams: a file's length need
-// not be known, nothing is unpacked, and memory grows by some 100 bytes an entry,
+// not be known, nothing is unpacked, and memory grows by some 150 bytes an entry,
 // not with the content. Blocks are compressed on all processors. The same input
 // gives the same bytes, whatever their number.
 //

@@ -155,24 +155,35 @@ func (r *Reader) prefetch(l *blockList, k uint64) bool {
 	if err != nil || size == 0 {
 		return err == nil // the one who reads it will see the error
 	}
-	if r.cache.has(blockKey{r.id, pos, size}) {
-		return true
-	}
 	select {
 	case r.prefetchs <- struct{}{}:
 	default:
 		return false
 	}
+	// Here, not in the background: who reads on must find it, not decode it too.
+	limit := int(r.sb.BlockSize)
+	slot := r.cache.begin(blockKey{r.id, pos, size}, limit)
+	if slot == nil {
+		<-r.prefetchs
+		return true
+	}
 	started := r.background(func() {
-		defer func() { <-r.prefetchs }()
-		if b, err := r.get(pos, size, int(r.sb.BlockSize)); err == nil {
+		if b, err := r.cache.fill(r, slot, limit); err == nil {
 			b.release()
 		}
+		<-r.prefetchs
 	})
 	if !started {
+		_, _ = r.cache.fill(closedLoader{}, slot, limit) // as which it fails
 		<-r.prefetchs
 	}
 	return started
+}
+
+type closedLoader struct{}
+
+func (closedLoader) loadBlock(blockKey, []byte) (n, disk int, err error) {
+	return 0, 0, fs.ErrClosed
 }
 
 // WriteTo implements io.WriterTo: it writes the file from its offset on. Blocks

@@ -310,3 +310,12 @@ func (i *Inode) appendFile(b []byte, ext bool, t *inodeTail) []byte {
 	}
 	return b
 }
+
+// blockCount is the number of sizes in the block list of a file of size bytes:
+// a tail in a fragment has none (format.adoc section 5.4).
+func blockCount(size, blockSize uint64, fragment uint32) uint64 {
+	if fragment != none32 {
+		return size / blockSize
+	}
+	return size/blockSize + min(size%blockSize, 1)
+}

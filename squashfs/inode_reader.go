@@ -155,14 +155,9 @@ func (r *Reader) checkFile(i *Inode) error {
 	return nil
 }
 
-// blockCount returns how many data blocks a file's list has. A tail that lies in
-// a fragment is not among them.
+// blockCount returns how many data blocks a file's list has.
 func (r *Reader) blockCount(i *Inode) uint64 {
-	bs := uint64(r.sb.BlockSize)
-	if i.fragment != none32 {
-		return i.Size / bs
-	}
-	return (i.Size + bs - 1) / bs
+	return blockCount(i.Size, uint64(r.sb.BlockSize), i.fragment)
 }
 
 // blockSizes yields the sizes of a file's data blocks as they are stored, in

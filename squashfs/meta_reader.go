@@ -21,7 +21,8 @@ type lookupTable struct {
 	n     uint32 // records
 	size  int    // bytes of a record, a divisor of 8192
 	first uint64 // the blocks lie from here
-	list  uint64 // to here, where the list begins
+	end   uint64 // to here
+	list  uint64 // where the list of their places begins
 	// The list's head; what is longer is read as needed, so that no image makes us
 	// hold much.
 	places []uint64
@@ -199,7 +200,7 @@ func (r *Reader) openTables() error {
 		if t.n == 0 {
 			continue
 		}
-		t.first = first
+		t.first, t.end = first, t.list
 		if err := r.openLookup(t); err != nil {
 			return err
 		}
@@ -224,8 +225,8 @@ func (r *Reader) openLookup(t *lookupTable) error {
 	before := t.first
 	for i := range t.places {
 		p := le.Uint64(raw[i*8:])
-		if p < before || p >= t.list {
-			return corrupt("%s table: block %d at %d, it must lie from %d to %d", t.name, i, p, before, t.list)
+		if p < before || p >= t.end {
+			return corrupt("%s table: block %d at %d, it must lie from %d to %d", t.name, i, p, before, t.end)
 		}
 		t.places[i], before = p, p+1
 	}
@@ -242,8 +243,8 @@ func (r *Reader) place(t *lookupTable, i uint32) (uint64, error) {
 		return 0, fmt.Errorf("%s table: %w", t.name, err)
 	}
 	p := le.Uint64(raw[:])
-	if p < t.first || p >= t.list {
-		return 0, corrupt("%s table: block %d at %d, it must lie from %d to %d", t.name, i, p, t.first, t.list)
+	if p < t.first || p >= t.end {
+		return 0, corrupt("%s table: block %d at %d, it must lie from %d to %d", t.name, i, p, t.first, t.end)
 	}
 	return p, nil
 }
@@ -258,7 +259,7 @@ func (r *Reader) record(t *lookupTable, i uint32, dst []byte) error {
 	if err != nil {
 		return err
 	}
-	b, err := r.readMeta(pos, t.list)
+	b, err := r.readMeta(pos, t.end)
 	if err != nil {
 		return fmt.Errorf("%s table: %w", t.name, err)
 	}

@@ -55,20 +55,14 @@ func (o *output) flush() error {
 	return nil
 }
 
-// seek makes pos the place of the next write. What was written behind it is
-// given up; what is skipped reads as zeros.
-func (o *output) seek(pos int64) error {
-	if pos >= o.at && pos <= o.pos() {
+// rewind makes pos, which was written already, the place of the next write. What
+// is behind it is given up.
+func (o *output) rewind(pos int64) {
+	if pos >= o.at {
 		o.buf = o.buf[:pos-o.at]
-		return nil
+		return
 	}
-	if pos < o.at {
-		o.buf = o.buf[:0]
-	} else if err := o.flush(); err != nil {
-		return err
-	}
-	o.at = pos
-	return nil
+	o.buf, o.at = o.buf[:0], pos
 }
 
 // cut flushes and ends the file at size bytes, behind the current place.

@@ -128,7 +128,7 @@ func (r *Reader) configure(o ReaderOptions) {
 	r.decoding = make(chan struct{}, r.workers)
 	r.prefetchs = make(chan struct{}, 2*r.workers)
 	r.inBufs.New = func() any { b := make([]byte, max(bs, metaHeaderLen+metaSize)); return &b }
-	r.outBufs.New = func() any { b := make([]byte, bs); return &b }
+	r.outBufs.New = func() any { b := make([]byte, bs, bs+decodeSlack); return &b }
 }
 
 // sizeOf returns the length of src, or -1.
@@ -292,13 +292,19 @@ func (r *Reader) loadData(pos uint64, size uint32, dst []byte) (int, error) {
 
 // checkBlock proves that a data block may have the given size and place.
 func (r *Reader) checkBlock(pos uint64, size uint32) error {
-	n := uint64(size & blockSizeMask)
-	// As in Linux: what would be longer than a block when compressed is stored raw.
-	if n == 0 || n > uint64(r.sb.BlockSize) || size&^uint32(blockRaw|blockSizeMask) != 0 {
+	if !r.canStore(size) {
 		return corrupt("data block at %d has the size %#x", pos, size)
 	}
+	n := uint64(size & blockSizeMask)
 	if pos < superblockSize || pos > r.sb.InodeTable || n > r.sb.InodeTable-pos {
 		return corrupt("data block of %d bytes at %d lies outside the data, which ends at %d", n, pos, r.sb.InodeTable)
 	}
 	return nil
+}
+
+// canStore says whether a block of the image can have this size in a block list.
+// As in Linux: what would be longer than a block when compressed is stored raw.
+func (r *Reader) canStore(size uint32) bool {
+	n := size & blockSizeMask
+	return n > 0 && n <= r.sb.BlockSize && size&^uint32(blockRaw|blockSizeMask) == 0
 }

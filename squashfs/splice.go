@@ -112,6 +112,10 @@ func (s *splicer) add(r *Reader, i Inode) (uint32, error) {
 			s.sizes.truncate(c.blocks)
 			return 0, err
 		}
+		if size != 0 && !r.canStore(size) {
+			s.sizes.truncate(c.blocks)
+			return 0, corrupt("data block of size %#x", size)
+		}
 		end += uint64(size & blockSizeMask)
 		s.sizes.add(size)
 	}
@@ -153,8 +157,14 @@ func (s *spliceSource) useFragment(number uint32) error {
 	if err != nil {
 		return err
 	}
+	if !s.r.canStore(size) {
+		return corrupt("fragment %d of size %#x", number, size)
+	}
+	if err := s.use(start, start+uint64(size&blockSizeMask)); err != nil {
+		return fmt.Errorf("fragment %d: %w", number, err)
+	}
 	s.fragments[number] = fragment{start: start, size: size}
-	return s.use(start, start+uint64(size&blockSizeMask))
+	return nil
 }
 
 // merge sorts the extents and joins those that touch or overlap.
@@ -229,10 +239,11 @@ func (w *Writer) moveFragments(src *spliceSource) {
 func (w *Writer) copyExtent(r *Reader, e *extent) error {
 	pos := uint64(w.out.pos())
 	if e.to-e.from >= alignFrom {
-		pos += (e.from - pos) % padAlign
-		if err := w.out.seek(int64(pos)); err != nil {
+		gap := (e.from - pos) % padAlign
+		if err := w.out.write(make([]byte, gap)); err != nil {
 			return err
 		}
+		pos += gap
 	}
 	e.dest = pos
 	from, n := int64(e.from), int64(e.to-e.from)

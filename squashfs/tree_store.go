@@ -54,16 +54,16 @@ func (b *byteStore) get(at uint32, n int) []byte {
 
 // node is an inode to be.
 type node struct {
-	size    uint64 // of a file or target
-	data    uint32 // file: content; directory: first entry; symlink: target; device: number
-	mtime   uint32
-	links   uint32
-	xattr   uint32
-	number  uint32 // given when the image is finished
-	uid     uint16 // index into the id table
-	gid     uint16
-	perm    uint16
-	typ     Type
+	size   uint64 // of a file or target
+	data   uint32 // file: content; directory: first entry; symlink: target; device: number
+	mtime  uint32
+	links  uint32
+	xattr  uint32
+	number uint32 // given when the image is finished
+	uid    uint16 // index into the id table
+	gid    uint16
+	perm   uint16
+	typ    Type
 }
 
 const noEntry = none32 // ends a directory's list of entries
@@ -77,7 +77,7 @@ type entry struct {
 	nameLen uint8
 }
 
-// tree is what a Writer knows of the image's names. It holds about 100 bytes an
+// tree is what a Writer knows of the image's names. It holds about 90 bytes an
 // entry, and no pointers for the garbage collector to follow.
 type tree struct {
 	nodes   chunked[node]

@@ -58,12 +58,14 @@ type Info struct {
 	Size       int64 // bytes with padding; a trailer may follow here
 }
 
-// Errors of a Writer that callers may want to tell apart, with errors.Is. They
-// leave the Writer usable, as do fs.ErrExist, fs.ErrNotExist and fs.ErrInvalid.
+// Errors of a Writer that callers may want to tell apart, with errors.Is.
 var (
-	// ErrTooManyIDs says that the image would have over 65,535 different user and group ids.
+	// ErrTooManyIDs says that the image would have over 65,535 different user and
+	// group ids. It leaves the Writer usable, as do fs.ErrExist, fs.ErrNotExist and
+	// fs.ErrInvalid.
 	ErrTooManyIDs = errors.New("more than 65535 different user and group ids")
-	// ErrSize says that a file's content is not as long as its Entry says.
+	// ErrSize says that a file's content is not as long as its Entry says. It ends
+	// the image, of which that content is a part by then.
 	ErrSize = errors.New("content has another length than announced")
 )
 
@@ -85,7 +87,7 @@ type Writer struct {
 	ended    bool // Finish or Close was called
 }
 
-// NewWriter begins an image at the start of w. Add what it shall hold, then call
+// NewWriter empties w and begins an image there. Add what it shall hold, then call
 // Finish; call Close in any case. Until Finish has returned without error, w
 // does not begin with a valid superblock.
 func NewWriter(w Output, o WriterOptions) (*Writer, error) {
@@ -141,6 +143,10 @@ func (o *WriterOptions) complete() error {
 // writeHead leaves the superblock's place empty, so that an unfinished image is
 // none, and writes the compressor's options (format.adoc section 3.1).
 func writeHead(out *output, o *WriterOptions) error {
+	// Nor is what the output held before.
+	if err := out.w.Truncate(0); err != nil {
+		return fmt.Errorf("empty the output: %w", err)
+	}
 	if err := out.write(make([]byte, superblockSize)); err != nil {
 		return err
 	}
@@ -167,6 +173,9 @@ func (w *Writer) add(e Entry, r io.Reader) error {
 	if err != nil {
 		return err
 	}
+	if r != nil && n.typ != TypeFile {
+		return fmt.Errorf("%w: content for a %s", fs.ErrInvalid, n.typ)
+	}
 	place, err := w.place(e.Path, n.typ)
 	if err != nil {
 		return err
@@ -175,8 +184,6 @@ func (w *Writer) add(e Entry, r io.Reader) error {
 		if err := w.addContent(&n, e.Size, r); err != nil {
 			return err
 		}
-	} else if r != nil {
-		return fmt.Errorf("%w: content for a %s", fs.ErrInvalid, n.typ)
 	}
 	w.put(place, n)
 	return nil
@@ -389,13 +396,16 @@ func (w *Writer) makeParents(dir string) (uint32, error) {
 	if dir == w.lastDir {
 		return w.lastNode, nil
 	}
+	// First, so that nothing is made for a path that is refused.
+	for name := range strings.SplitSeq(dir, "/") {
+		if err := checkName(name); err != nil {
+			return 0, err
+		}
+	}
 	at := uint32(rootNode)
 	for name := range strings.SplitSeq(dir, "/") {
 		next, ok := w.tree.find(at, name)
 		if !ok {
-			if err := checkName(name); err != nil {
-				return 0, err
-			}
 			next = w.tree.nodes.add(node{
 				typ: TypeDir, perm: 0o755, data: noEntry, xattr: none32, links: 1,
 			})

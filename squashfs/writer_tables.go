@@ -361,12 +361,3 @@ func (w *Writer) contentOf(id uint32) (content, *chunked[uint32]) {
 	}
 	return *w.content.contents.at(id), &w.content.sizes
 }
-
-// blockCount is the number of sizes in the block list of a file of size bytes:
-// a tail in a fragment has none (format.adoc section 5.4).
-func blockCount(size, blockSize uint64, fragment uint32) uint64 {
-	if fragment != none32 {
-		return size / blockSize
-	}
-	return size/blockSize + min(size%blockSize, 1)
-}

@@ -36,7 +36,7 @@ func (r *Reader) openXattrs(first uint64) error {
 	if start < first || start >= r.sb.XattrTable || lookupListLen(n, xattrIDSize) > r.sb.BytesUsed-list {
 		return corrupt("xattr table: %d sets from %d on, between %d and %d", n, start, first, r.sb.XattrTable)
 	}
-	r.xattrIDTab = lookupTable{name: "xattr", n: n, size: xattrIDSize, first: start, list: list}
+	r.xattrIDTab = lookupTable{name: "xattr", n: n, size: xattrIDSize, first: start, end: r.sb.XattrTable, list: list}
 	if err := r.openLookup(&r.xattrIDTab); err != nil {
 		return err
 	}
