@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ type DirOptions struct {
 	// Filter is called for each entry before it is added, with the entry's path
 	// in the image. It may change the entry's attributes; if it returns false, the
 	// entry and all below it are left out.
+	// It must leave the path as it is.
 	Filter func(*Entry) bool
 	// Warn is told of attributes that squashfs has no room for, such as POSIX
 	// ACLs, which are left out; nil ignores them.
@@ -32,7 +34,8 @@ type DirOptions struct {
 
 // AddDir adds a directory of the host and all below it, in the order of names,
 // with hard links, devices and extended attributes. Symlinks are not followed.
-// Files that change meanwhile come as they are read.
+// Files that change meanwhile come as they are read; holes are not read. The file
+// that the image is written to, and the one that it is to replace, are left out.
 func (w *Writer) AddDir(ctx context.Context, dir string, o DirOptions) error {
 	a := dirAdder{w: w, o: o, ctx: ctx, seen: map[hostFile]string{}, buf: make([]byte, 64<<10)}
 	if o.At == "" {
@@ -51,7 +54,19 @@ func (w *Writer) AddDir(ctx context.Context, dir string, o DirOptions) error {
 		return fmt.Errorf("add directory %s: %w", dir, unix.ENOTDIR)
 	}
 	a.dev = st.Dev
+	a.findOutput()
 	return a.addStat(dir, a.o.At, &st)
+}
+
+// findOutput finds out which files not to add.
+func (a *dirAdder) findOutput() {
+	var st unix.Stat_t
+	if f, ok := a.w.out.w.(*os.File); ok && unix.Fstat(int(f.Fd()), &st) == nil {
+		a.own = append(a.own, hostFile{st.Dev, st.Ino})
+	}
+	if a.w.replaces != "" && unix.Lstat(a.w.replaces, &st) == nil {
+		a.own = append(a.own, hostFile{st.Dev, st.Ino})
+	}
 }
 
 type hostFile struct{ dev, ino uint64 }
@@ -61,6 +76,7 @@ type dirAdder struct {
 	o    DirOptions
 	ctx  context.Context // of one call of AddDir
 	dev  uint64
+	own  []hostFile          // the image itself
 	seen map[hostFile]string // hard linked files by their first path
 	buf  []byte
 }
@@ -77,6 +93,9 @@ func (a *dirAdder) add(host, name string) error {
 }
 
 func (a *dirAdder) addStat(host, name string, st *unix.Stat_t) error {
+	if slices.Contains(a.own, hostFile{st.Dev, st.Ino}) {
+		return nil
+	}
 	e := Entry{
 		Path: name, Mode: hostMode(st.Mode), UID: st.Uid, GID: st.Gid, Size: -1,
 		ModTime: time.Unix(st.Mtim.Sec, 0),
@@ -105,14 +124,14 @@ func (a *dirAdder) addStat(host, name string, st *unix.Stat_t) error {
 	if st.Nlink > 1 {
 		id := hostFile{st.Dev, st.Ino}
 		if first, ok := a.seen[id]; ok {
-			return a.w.Link(name, first)
+			return a.w.Link(e.Path, first)
 		}
-		a.seen[id] = name
+		a.seen[id] = e.Path
 	}
 	if !e.Mode.IsRegular() {
 		return a.w.Add(e, nil)
 	}
-	return a.addFile(host, e)
+	return a.addFile(host, e, st.Blocks*512 < st.Size)
 }
 
 func (a *dirAdder) addDir(host string, e Entry, dev uint64) error {
@@ -134,14 +153,18 @@ func (a *dirAdder) addDir(host string, e Entry, dev uint64) error {
 	return nil
 }
 
-func (a *dirAdder) addFile(host string, e Entry) error {
+func (a *dirAdder) addFile(host string, e Entry, sparse bool) error {
 	// O_NONBLOCK: should a FIFO have taken the file's place, this does not wait for a writer.
 	fd, err := unix.Open(host, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("add %s: open: %w", host, err)
 	}
 	defer unix.Close(fd)
-	return a.w.Add(e, fdReader{fd, a.ctx})
+	r := fdReader{fd, a.ctx}
+	if !sparse {
+		return a.w.Add(e, r)
+	}
+	return a.w.Add(e, &sparseReader{fdReader: r})
 }
 
 // fdReader reads a file without what os.File costs: a small file is half its time.
@@ -166,6 +189,40 @@ func (r fdReader) Read(p []byte) (int, error) {
 			return n, nil
 		}
 	}
+}
+
+// sparseReader reads a file that has holes, and skips those.
+type sparseReader struct {
+	fdReader
+	pos  int64
+	data int64 // up to here is known to be a hole, if it is behind pos
+}
+
+func (r *sparseReader) Read(p []byte) (int, error) {
+	n, err := r.fdReader.Read(p)
+	r.pos += int64(n)
+	return n, err
+}
+
+// skipHole implements holeSkipper.
+func (r *sparseReader) skipHole(n int) bool {
+	end := r.pos + int64(n)
+	if r.data < end {
+		next, err := unix.Seek(r.fd, r.pos, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) { // a hole up to the end
+			next, err = unix.Seek(r.fd, 0, unix.SEEK_END)
+		}
+		if err == nil {
+			r.data = next
+		}
+	}
+	hole := r.data >= end && r.ctx.Err() == nil
+	if hole {
+		r.pos = end
+	}
+	// If this fails, so will the next read.
+	_, err := unix.Seek(r.fd, r.pos, unix.SEEK_SET)
+	return hole && err == nil
 }
 
 // xattrs reads the attributes that squashfs has room for.

@@ -5,6 +5,7 @@ package squashfs
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -26,7 +27,7 @@ func wAddDir(t testing.TB, dir string, wo WriterOptions, o DirOptions) *Reader {
 	must(t, err)
 	defer w.Close()
 	must(t, w.AddDir(context.Background(), dir, o))
-	_, err = w.Finish()
+	_, err = w.Finish(t.Context())
 	must(t, err)
 	return wOpen(t, out)
 }
@@ -56,7 +57,7 @@ func TestAddDirTwiceSameBytes(t *testing.T) {
 		w, err := NewWriter(images[i], WriterOptions{Workers: 1 + 5*i})
 		must(t, err)
 		must(t, w.AddDir(context.Background(), dir, DirOptions{}))
-		_, err = w.Finish()
+		_, err = w.Finish(t.Context())
 		must(t, err)
 	}
 	if !slices.Equal(images[0].b, images[1].b) {
@@ -84,7 +85,7 @@ func TestAddDirAt(t *testing.T) {
 	for _, at := range []string{"a/b", "/c/"} {
 		must(t, w.AddDir(context.Background(), base+"/link", DirOptions{At: at}))
 	}
-	_, err = w.Finish()
+	_, err = w.Finish(t.Context())
 	must(t, err)
 	r := wOpen(t, out)
 	for _, at := range []string{"a/b", "c"} {
@@ -207,7 +208,7 @@ func TestAddDirRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, c.got)
 		}
 	}
-	_, err = w.Finish()
+	_, err = w.Finish(t.Context())
 	must(t, err)
 }
 
@@ -232,7 +233,7 @@ func TestAddDirCancelled(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	_, err = w.Finish()
+	_, err = w.Finish(t.Context())
 	must(t, err)
 	wAt(t, wOpen(t, out), "a")
 }
@@ -296,5 +297,68 @@ func TestAddDirUnreadable(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("as an ordinary user: %v\n%s", err, out)
+	}
+}
+
+// TestAddDirLeavesOutItself has the image in the directory that it is made of.
+func TestAddDirLeavesOutItself(t *testing.T) {
+	for how, create := range wCreates {
+		dir := t.TempDir()
+		must(t, os.WriteFile(filepath.Join(dir, "a"), noise(1, 1<<20), 0o600))
+		must(t, os.Mkdir(filepath.Join(dir, "z"), 0o700))
+		path := filepath.Join(dir, "z", "image")
+		must(t, os.WriteFile(path, noise(2, 1<<20), 0o600))
+		w, err := create(path, WriterOptions{})
+		must(t, err)
+		w.replaces = path // as Create does
+		must(t, w.AddDir(t.Context(), dir, DirOptions{}))
+		_, err = w.Commit(t.Context(), nil)
+		must(t, err)
+		r, err := Open(path, ReaderOptions{})
+		must(t, err)
+		defer r.Close()
+		for range r.ReadDir(wAt(t, r, "z")) {
+			t.Errorf("%s: the image is in itself", how)
+		}
+	}
+}
+
+// TestAddDirSkipsHoles reads a file of which hardly anything is there: reading all
+// of it would take a quarter of an hour.
+func TestAddDirSkipsHoles(t *testing.T) {
+	dir := t.TempDir()
+	const size = 1<<40 + 5
+	f, err := os.Create(filepath.Join(dir, "f"))
+	must(t, err)
+	defer f.Close()
+	want := map[int64]string{0: "start", 1 << 30: "middle", 1<<30 + 1<<20 - 2: "across", size - 3: "end"}
+	for at, text := range want {
+		_, err := f.WriteAt([]byte(text), at)
+		must(t, err)
+	}
+	out := &wMem{}
+	w, err := NewWriter(out, WriterOptions{BlockSize: 1 << 20})
+	must(t, err)
+	defer w.Close()
+	must(t, w.AddDir(t.Context(), dir, DirOptions{}))
+	_, err = w.Finish(t.Context())
+	must(t, err)
+	r := wOpen(t, out)
+	i := wAt(t, r, "f")
+	file, err := r.OpenFile(i)
+	must(t, err)
+	defer file.Close()
+	if i.Size != size || i.Sparse < size-5<<20 {
+		t.Errorf("%d bytes, %d of holes", i.Size, i.Sparse)
+	}
+	for at, text := range want {
+		got := make([]byte, len(text)+10)
+		n, err := file.ReadAt(got, at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		if string(got[:len(text)]) != text || !isZero(append(got[len(text):n], 0)) {
+			t.Errorf("at %d: %q", at, got[:n])
+		}
 	}
 }

@@ -62,8 +62,9 @@ type checker struct {
 	r   *Reader
 	o   CheckOptions
 
-	names   []uint32 // by inode number - 1: how many names lead to it
-	fragEnd []uint32 // by fragment: how many bytes files want of it
+	listings uint64   // bytes that the listings of directories can yet have
+	names    []uint32 // by inode number - 1: how many names lead to it
+	fragEnd  []uint32 // by fragment: how many bytes files want of it
 
 	mu       sync.Mutex // guards problems
 	problems []error
@@ -111,6 +112,9 @@ func (c *checker) run() error {
 	if n > maxChecked || r.sb.Fragments > maxChecked {
 		return fmt.Errorf("%w: %d inodes and %d fragments, more than %d are not checked",
 			ErrUnsupported, n, r.sb.Fragments, maxChecked)
+	}
+	if c.listings, err = r.dirBytes(c.ctx); err != nil {
+		return c.problem(err)
 	}
 	c.names = make([]uint32, n)
 	c.fragEnd = make([]uint32, r.fragTable.n)

@@ -1,6 +1,7 @@
 package squashfs
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -26,6 +27,11 @@ func (c *checker) walk() error {
 		f.scan = c.r.scanDir(&f.dir)
 		stack = append(stack, f)
 		c.names[dir.Number-1]++
+		if dir.Size > c.listings {
+			// What follows could take for ever.
+			return cmp.Or(c.at(stack, errSharedListing()), errEnough)
+		}
+		c.listings -= dir.Size
 		return c.at(stack, c.dirIndex(&dir))
 	}
 	if err := push("", root); err != nil {

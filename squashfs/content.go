@@ -65,6 +65,11 @@ type fragment struct {
 // file that passes for another's; that takes 2^128 trials.
 type contentKey [16]byte
 
+func keyOf(p []byte) contentKey {
+	sum := blake3.Sum256(p)
+	return contentKey(sum[:16])
+}
+
 const noContent = none32
 
 type jobKind uint8
@@ -79,6 +84,7 @@ const (
 type job struct {
 	kind        jobKind
 	first, last bool // of a file's blocks
+	hole        bool // in has the right length and anything in it
 	in, out     []byte
 	pieces      []piece // of a tailsJob
 	index       uint32  // of a fragmentJob
@@ -147,15 +153,23 @@ func (c *contentWriter) failed() error {
 	return c.err
 }
 
+// holeSkipper is a reader that knows of holes. skipHole(n) skips the next n bytes
+// if all of them lie in a hole and others may follow, and says whether it did.
+type holeSkipper interface{ skipHole(n int) bool }
+
 // add takes a file's content, up to the end of r, and returns its number and length.
 func (c *contentWriter) add(r io.Reader) (id uint32, n int64, err error) {
 	var prev *job
+	holes, _ := r.(holeSkipper)
 	for {
 		if err := c.failed(); err != nil {
 			return 0, n, err // r may have no end
 		}
 		j := c.take()
-		m, end, err := fill(j.in[:c.blockSize], r)
+		m, end := c.blockSize, false
+		if j.hole = holes != nil && holes.skipHole(m); !j.hole {
+			m, end, err = fill(j.in[:m], r)
+		}
 		n += int64(m)
 		if err != nil {
 			c.fail(fmt.Errorf("content: %w", err))
@@ -193,10 +207,15 @@ func (c *contentWriter) add(r io.Reader) (id uint32, n int64, err error) {
 // fill reads from r until p is full or r ends, which only io.EOF itself says:
 // with io.ReadFull, a stream that was cut, io.ErrUnexpectedEOF, would pass for one that ended.
 func fill(p []byte, r io.Reader) (n int, end bool, err error) {
-	for n < len(p) && err == nil {
+	for idle := 0; n < len(p) && err == nil; {
 		var m int
 		m, err = r.Read(p[n:])
 		n += m
+		if idle++; m > 0 {
+			idle = 0
+		} else if idle == 100 && err == nil {
+			err = io.ErrNoProgress
+		}
 	}
 	if err == io.EOF {
 		return n, true, nil
@@ -273,12 +292,11 @@ func (c *contentWriter) worker(comp compressor) {
 			for i := range j.pieces {
 				p := &j.pieces[i]
 				if !c.opt.NoDedup {
-					sum := blake3.Sum256(j.in[p.from:p.to])
-					p.key = contentKey(sum[:16])
+					p.key = keyOf(j.in[p.from:p.to])
 				}
 			}
 		case blockJob:
-			if isZero(j.in) {
+			if j.hole || isZero(j.in) {
 				j.data, j.size, j.hash = nil, 0, [32]byte{}
 				break
 			}

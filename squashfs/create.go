@@ -1,6 +1,7 @@
 package squashfs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,14 +17,18 @@ type FileWriter struct {
 	path string
 	f    *os.File
 	temp string // the file's name until then; empty where it has none
+	keep bool   // a file that is at the path
 	over bool
 }
 
-// Create begins an image that Commit will put at path, in the place of what is
-// there. Until then nothing is at path, or what was there before: through errors,
+// Create begins an image that Commit will put at path, in the place of a file that
+// is there. Until then nothing is at path, or what was there before: through errors,
 // a full disk, and the process' sudden end. Where the file system can, the
 // unfinished file has no name, so that not even that is left behind.
 func Create(path string, o WriterOptions) (*FileWriter, error) {
+	if path == "" {
+		return nil, fmt.Errorf("create image %q: %w", path, fs.ErrNotExist)
+	}
 	f, temp, err := openTemp(filepath.Dir(path), filepath.Base(path))
 	if err != nil {
 		return nil, fmt.Errorf("create image %s: %w", path, err)
@@ -34,15 +39,30 @@ func Create(path string, o WriterOptions) (*FileWriter, error) {
 		fw.discard()
 		return nil, err
 	}
+	fw.replaces = path
 	return fw, nil
+}
+
+// CreateNew is Create for a path at which nothing is: it gives fs.ErrExist if
+// something is there, as does Commit if something came there meanwhile.
+func CreateNew(path string, o WriterOptions) (*FileWriter, error) {
+	if _, err := os.Lstat(path); err == nil {
+		return nil, fmt.Errorf("create image %s: %w", path, fs.ErrExist)
+	}
+	w, err := Create(path, o)
+	if err != nil {
+		return nil, err
+	}
+	w.keep = true
+	return w, nil
 }
 
 // Commit finishes the image, appends the trailer (nil for none) behind its
 // padding, syncs the file to disk and gives it its name. After an error there is
 // nothing new at the path, unless the error is of the last step, syncing the
 // directory.
-func (w *FileWriter) Commit(trailer io.Reader) (Info, error) {
-	info, err := w.Finish()
+func (w *FileWriter) Commit(ctx context.Context, trailer io.Reader) (Info, error) {
+	info, err := w.Finish(ctx)
 	if err != nil {
 		return Info{}, err
 	}
@@ -68,9 +88,12 @@ func (w *FileWriter) Commit(trailer io.Reader) (Info, error) {
 func (w *FileWriter) publish() error {
 	if w.temp == "" {
 		var err error
-		if w.temp, err = linkTemp(w.f, w.path); err != nil || w.temp == "" {
+		if w.temp, err = linkTemp(w.f, w.path, w.keep); err != nil || w.temp == "" {
 			return err
 		}
+	}
+	if w.keep {
+		return renameNew(w.temp, w.path)
 	}
 	return os.Rename(w.temp, w.path)
 }
@@ -113,6 +136,14 @@ func openNamed(dir, base string) (*os.File, string, error) {
 func tempName(dir, base string, i int) string {
 	base = base[:min(len(base), 200)] // a name has room for 255 bytes
 	return filepath.Join(dir, fmt.Sprintf(".%s.%d-%d.tmp", base, os.Getpid(), i))
+}
+
+// linkNew renames a file by way of a second name, which must be free.
+func linkNew(from, to string) error {
+	if err := os.Link(from, to); err != nil {
+		return err
+	}
+	return os.Remove(from)
 }
 
 func syncDir(dir string) error {

@@ -77,21 +77,21 @@ func TestCreateFails(t *testing.T) {
 	ways := map[string]func(*testing.T, *FileWriter) error{
 		"content": func(t *testing.T, w *FileWriter) error {
 			_ = w.Add(Entry{Path: "g", Size: -1}, &wFailing{5 << 20, errTest})
-			_, err := w.Commit(nil)
+			_, err := w.Commit(t.Context(), nil)
 			return err
 		},
 		"trailer": func(t *testing.T, w *FileWriter) error {
-			_, err := w.Commit(&wFailing{100000, errTest})
+			_, err := w.Commit(t.Context(), &wFailing{100000, errTest})
 			return err
 		},
 		"closed": func(t *testing.T, w *FileWriter) error {
 			must(t, w.Close())
-			_, err := w.Commit(nil)
+			_, err := w.Commit(t.Context(), nil)
 			return err
 		},
 		"file closed": func(t *testing.T, w *FileWriter) error {
 			must(t, w.f.Close())
-			_, err := w.Commit(nil)
+			_, err := w.Commit(t.Context(), nil)
 			return err
 		},
 	}
@@ -119,7 +119,7 @@ func TestCreateCannotName(t *testing.T) {
 			must(t, os.Mkdir(path, 0o755))
 			w, err := create(path, WriterOptions{})
 			must(t, err)
-			if _, err := w.Commit(nil); err == nil {
+			if _, err := w.Commit(t.Context(), nil); err == nil {
 				t.Error("an image took a directory's place")
 			}
 			must(t, w.Close())
@@ -150,10 +150,10 @@ func TestCreateCommits(t *testing.T) {
 			if trailer != "" {
 				r = iotestHalf{strings.NewReader(trailer)}
 			}
-			info, err := w.Commit(r)
+			info, err := w.Commit(t.Context(), r)
 			must(t, err)
 			must(t, w.Close())
-			if _, err := w.Commit(nil); !errors.Is(err, os.ErrClosed) {
+			if _, err := w.Commit(t.Context(), nil); !errors.Is(err, os.ErrClosed) {
 				t.Errorf("second commit: %v", err)
 			}
 			wIsImage(t, path, info, trailer)
@@ -203,7 +203,7 @@ func TestCreateTogether(t *testing.T) {
 				all = append(all, w)
 			}
 			for _, w := range all {
-				_, err := w.Commit(nil)
+				_, err := w.Commit(t.Context(), nil)
 				must(t, err)
 			}
 			wAt(t, openImage(t, path, ReaderOptions{}), "file3")
@@ -222,7 +222,7 @@ func TestCreateLongName(t *testing.T) {
 			for range 2 {
 				w, err := create(path, WriterOptions{})
 				must(t, err)
-				_, err = w.Commit(nil)
+				_, err = w.Commit(t.Context(), nil)
 				must(t, errors.Join(err, w.Close()))
 			}
 			openImage(t, path, ReaderOptions{})
@@ -233,7 +233,7 @@ func TestCreateLongName(t *testing.T) {
 func TestCreateHonoursUmask(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o027))
 	eachCreate(t, func(t *testing.T, create func() *FileWriter, path string) {
-		_, err := create().Commit(nil)
+		_, err := create().Commit(t.Context(), nil)
 		must(t, err)
 		fi, err := os.Stat(path)
 		must(t, err)
@@ -261,7 +261,7 @@ func TestCreateOnFullDisk(t *testing.T) {
 				for i := range 5000 {
 					_ = w.Add(Entry{Path: fmt.Sprintf("%x", noise(uint64(i), 20))}, nil)
 				}
-				if _, err := w.Commit(bytes.NewReader(noise(2, 2<<20))); !errors.Is(err, unix.ENOSPC) {
+				if _, err := w.Commit(t.Context(), bytes.NewReader(noise(2, 2<<20))); !errors.Is(err, unix.ENOSPC) {
 					t.Errorf("full disk: %v", err)
 				}
 				must(t, w.Close())
@@ -322,7 +322,7 @@ func TestCreateForever(t *testing.T) {
 		must(t, err)
 		body := noise(version%7, 200<<10)
 		must(t, w.Add(Entry{Path: "f", Size: -1}, wTelling{bytes.NewReader(body)}))
-		_, err = w.Commit(wTelling{bytes.NewReader(body[:10])})
+		_, err = w.Commit(t.Context(), wTelling{bytes.NewReader(body[:10])})
 		must(t, err)
 		fmt.Print("*")
 	}
@@ -373,4 +373,32 @@ func wIsWhole(path string) error {
 		return fmt.Errorf("content of %d bytes, trailer % x: %w", len(body), trailer, err)
 	}
 	return nil
+}
+
+// TestCreateNew keeps what is at the path, also what comes there meanwhile.
+func TestCreateNew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "image")
+	must(t, os.WriteFile(path, []byte("old"), 0o600))
+	if _, err := CreateNew(path, WriterOptions{}); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("over an old file: %v", err)
+	}
+	for how, create := range wCreates {
+		path := filepath.Join(t.TempDir(), "image")
+		w, err := create(path, WriterOptions{})
+		must(t, err)
+		w.keep = true // as CreateNew does
+		must(t, os.WriteFile(path, []byte("precious"), 0o600))
+		if _, err := w.Commit(t.Context(), nil); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("%s: %v", how, err)
+		}
+		must(t, w.Close())
+		if got := wListDir(t, filepath.Dir(path)); !strings.Contains(got, "precious") || strings.Contains(got, "tmp") {
+			t.Errorf("%s: the directory has %s", how, got)
+		}
+	}
+	w, err := CreateNew(path+"2", WriterOptions{})
+	must(t, err)
+	defer w.Close()
+	_, err = w.Commit(t.Context(), nil)
+	must(t, err)
 }

@@ -8,9 +8,9 @@
 // [NewWriter] begins one in any [Output]. Add entries in any order with
 // [Writer.Add], [Writer.Link] and, on Linux, [Writer.AddDir], then call
 // [FileWriter.Commit] or [Writer.Finish]. Content streams: a file's length need
-// not be known, nothing is unpacked, and memory grows by some 150 bytes an entry,
-// not with the content. Blocks are compressed on all processors. The same input
-// gives the same bytes, whatever their number.
+// not be known, nothing is unpacked, and memory grows by some 150 bytes an entry
+// and 4 bytes a block, not with the content. Blocks are compressed on all
+// processors. The same input gives the same bytes, whatever their number.
 //
 // [Writer.AddFrom] takes a file from another image and copies its compressed
 // blocks as they are: flattening or trimming an image costs a copy, or, on file
@@ -35,7 +35,9 @@
 //
 // Reading an image of unknown origin gives right data or an error, never a panic,
 // a hang or memory beyond the documented bounds. The format has no checksums:
-// what a flipped bit in stored data means, nobody can tell.
+// what a flipped bit in stored data means, nobody can tell. Who walks an image with
+// methods of the Reader bounds the walk himself: listings may be shared by many
+// directories, which [Check] and [Writer.AddImage] refuse.
 //
 // # What it does not do
 //

@@ -36,7 +36,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if _, err := w.Commit(nil); err != nil {
+	if _, err := w.Commit(context.Background(), nil); err != nil {
 		log.Fatal(err)
 	}
 
@@ -100,7 +100,7 @@ func small(files ...string) *memory {
 			log.Fatal(err)
 		}
 	}
-	if _, err := w.Finish(); err != nil {
+	if _, err := w.Finish(context.Background()); err != nil {
 		log.Fatal(err)
 	}
 	return m
@@ -128,7 +128,7 @@ func ExampleWriter_AddFrom() {
 	if err := w.AddFrom(e, src, *info.Sys().(*squashfs.Inode)); err != nil {
 		log.Fatal(err)
 	}
-	if _, err := w.Finish(); err != nil {
+	if _, err := w.Finish(context.Background()); err != nil {
 		log.Fatal(err)
 	}
 

@@ -114,7 +114,7 @@ func wImageTo(t testing.TB, out Output, o WriterOptions, items ...wItem) Info {
 	for i := range items {
 		must(t, items[i].add(w))
 	}
-	info, err := w.Finish()
+	info, err := w.Finish(t.Context())
 	must(t, err)
 	return info
 }

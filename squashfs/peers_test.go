@@ -168,7 +168,7 @@ func wDirImage(t testing.TB, dir string, o WriterOptions) string {
 	must(t, err)
 	defer w.Close()
 	must(t, w.AddDir(context.Background(), dir, DirOptions{}))
-	_, err = w.Commit(strings.NewReader("a trailer, which is nobody's business"))
+	_, err = w.Commit(t.Context(), strings.NewReader("a trailer, which is nobody's business"))
 	must(t, err)
 	return w.path
 }

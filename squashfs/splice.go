@@ -2,6 +2,7 @@ package squashfs
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -65,7 +66,10 @@ func (w *Writer) AddFrom(e Entry, src *Reader, i Inode) error {
 }
 
 func (w *Writer) canSplice(src *Reader) bool {
-	return src.sb.Compression == w.opt.Compression && src.sb.BlockSize == uint32(w.opt.BlockSize)
+	// What is stored as it is, on purpose, would stay so.
+	plain := src.sb.Flags&(FlagRawData|FlagRawFragments) != 0
+	return !plain && !w.opt.Recompress &&
+		src.sb.Compression == w.opt.Compression && src.sb.BlockSize == uint32(w.opt.BlockSize)
 }
 
 func (w *Writer) addRecompressed(e Entry, src *Reader, i Inode) error {
@@ -79,11 +83,7 @@ func (w *Writer) addRecompressed(e Entry, src *Reader, i Inode) error {
 }
 
 func (w *Writer) splice(e Entry, src *Reader, i Inode) error {
-	n, err := w.newNode(&e)
-	if err != nil {
-		return err
-	}
-	p, err := w.place(e.Path, TypeFile)
+	n, p, err := w.admit(&e)
 	if err != nil {
 		return err
 	}
@@ -197,11 +197,11 @@ func (s *spliceSource) moved(offset uint64) uint64 {
 
 // copySplices copies what the spliced files need and puts their contents'
 // places right.
-func (w *Writer) copySplices() error {
+func (w *Writer) copySplices(ctx context.Context) error {
 	for _, src := range w.splices.sources {
 		src.merge()
 		for i := range src.extents {
-			if err := w.copyExtent(src.r, &src.extents[i]); err != nil {
+			if err := w.copyExtent(ctx, src.r, &src.extents[i]); err != nil {
 				return fmt.Errorf("copy blocks: %w", err)
 			}
 		}
@@ -236,7 +236,7 @@ func (w *Writer) moveFragments(src *spliceSource) {
 	}
 }
 
-func (w *Writer) copyExtent(r *Reader, e *extent) error {
+func (w *Writer) copyExtent(ctx context.Context, r *Reader, e *extent) error {
 	pos := uint64(w.out.pos())
 	if e.to-e.from >= alignFrom {
 		gap := (e.from - pos) % padAlign
@@ -250,27 +250,28 @@ func (w *Writer) copyExtent(r *Reader, e *extent) error {
 	dst, ok := w.out.w.(*os.File)
 	file, isFile := r.src.(*os.File)
 	if !ok || !isFile {
-		return w.copyBytes(r, from, n)
+		return w.copyBytes(ctx, r, from, n)
 	}
 	// Up to the next aligned offset as bytes, so that the rest can be shared.
 	head := min(n, int64(-uint64(from)%padAlign))
-	if err := w.copyBytes(r, from, head); err != nil {
+	if err := w.copyBytes(ctx, r, from, head); err != nil {
 		return err
 	}
 	if err := w.out.flush(); err != nil {
 		return err
 	}
-	done, err := copyFileRange(dst, w.out.at, file, from+head, n-head)
+	done, err := copyFileRange(ctx, dst, w.out.at, file, from+head, n-head)
 	if err != nil {
 		return err
 	}
 	w.out.at += done
-	return w.copyBytes(r, from+head+done, n-head-done)
+	return w.copyBytes(ctx, r, from+head+done, n-head-done)
 }
 
 // copyBytes appends n bytes of the source.
-func (w *Writer) copyBytes(r *Reader, from, n int64) error {
-	copied, err := io.Copy(writerFunc(w.out.write), io.NewSectionReader(r.src, from, n))
+func (w *Writer) copyBytes(ctx context.Context, r *Reader, from, n int64) error {
+	write := func(p []byte) error { return cmp.Or(ctx.Err(), w.out.write(p)) }
+	copied, err := io.Copy(writerFunc(write), io.NewSectionReader(r.src, from, n))
 	if err == nil && copied < n {
 		err = io.ErrUnexpectedEOF
 	}

@@ -1,6 +1,7 @@
 package squashfs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,15 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// copyChunk bounds one system call, which cannot be interrupted.
+const copyChunk = 64 << 20
+
 // copyFileRange copies n bytes within the kernel, which shares the blocks where
 // the file system has reflinks and the offsets are aligned (copy_file_range(2)).
 // It returns how much it copied: less than n, without error, where the kernel
 // cannot go on and the caller is to copy bytes.
-func copyFileRange(dst *os.File, dstAt int64, src *os.File, srcAt, n int64) (int64, error) {
+func copyFileRange(ctx context.Context, dst *os.File, dstAt int64, src *os.File, srcAt, n int64) (int64, error) {
 	var done int64
 	for done < n {
+		if err := ctx.Err(); err != nil {
+			return done, err
+		}
 		from, to := srcAt+done, dstAt+done
-		m, err := unix.CopyFileRange(int(src.Fd()), &from, int(dst.Fd()), &to, int(min(n-done, 1<<30)), 0)
+		m, err := unix.CopyFileRange(int(src.Fd()), &from, int(dst.Fd()), &to, int(min(n-done, copyChunk)), 0)
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue

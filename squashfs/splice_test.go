@@ -16,16 +16,25 @@ import (
 
 var wSpliceOptions = WriterOptions{BlockSize: 4096, Workers: 2}
 
+// wText is text that every compression makes shorter, each block by another length.
+func wText(seed, n int) []byte {
+	var b bytes.Buffer
+	for i := seed; b.Len() < n; i++ {
+		fmt.Fprintf(&b, "line %d of %d: %s\n", i, i*i*i, bytes.Repeat([]byte{byte('a' + i%26)}, i%50))
+	}
+	return b.Bytes()[:n]
+}
+
 // wSources are two images with all that files can be made of.
 func wSources() [2][]wItem {
-	text := pattern(1, 5*4096+100)
+	text := wText(1, 5*4096+100)
 	return [2][]wItem{
 		{
 			wFile("text", text), wFile("copy", text), wFile("noise", noise(1, 3*4096)), wFile("dead", noise(2, 50*4096)),
 			wFile("sparse", slices.Concat(make([]byte, 2*4096), text, make([]byte, 4096+77))), wFile("holes", make([]byte, 9*4096+1)),
 			wFile("tail1", []byte("tail one")), wFile("tail2", []byte("tail two")), wFile("tail1again", []byte("tail one")), wFile("empty", nil),
 		},
-		{wFile("other", pattern(2, 7*4096)), wFile("dead", noise(3, 40*4096)), wFile("tail3", []byte("tail three")), wFile("text", text)},
+		{wFile("other", wText(2, 7*4096)), wFile("dead", noise(3, 40*4096)), wFile("tail3", []byte("tail three")), wFile("text", text)},
 	}
 }
 
@@ -35,7 +44,7 @@ func wJoin(t testing.TB, out Output, o WriterOptions, from ...*Reader) ([]wItem,
 	w, err := NewWriter(out, o)
 	must(t, err)
 	defer w.Close()
-	own := wFile("own", pattern(3, 3*4096+9))
+	own := wFile("own", wText(3, 3*4096+9))
 	must(t, own.add(w))
 	items := []wItem{own}
 	for n, src := range wSources() {
@@ -51,7 +60,7 @@ func wJoin(t testing.TB, out Output, o WriterOptions, from ...*Reader) ([]wItem,
 	}
 	items = append(items, wLink("hard", "from0/text"))
 	must(t, w.Link("hard", "from0/text"))
-	info, err := w.Finish()
+	info, err := w.Finish(t.Context())
 	must(t, err)
 	return items, info
 }
@@ -127,14 +136,17 @@ func TestSpliceRecompresses(t *testing.T) {
 	}
 }
 
-// TestSpliceFromUncompressed proves that blocks which are not compressed stay so.
+// TestSpliceFromUncompressed proves that blocks which were stored on purpose are
+// compressed by a Writer that compresses.
 func TestSpliceFromUncompressed(t *testing.T) {
 	o := WriterOptions{BlockSize: 4096, Compression: Uncompressed}
-	_, src := wSourceImages(t, o)
+	mem, src := wSourceImages(t, o)
 	o.Compression = Gzip
 	out := &wMem{}
-	items, _ := wJoin(t, out, o, src[:]...)
-	wSame(t, out, o, items...)
+	wJoin(t, out, o, src[:]...)
+	if plain := len(mem[0].b) + len(mem[1].b); len(out.b) > plain*9/10 {
+		t.Errorf("%d bytes of %d uncompressed ones", len(out.b), plain)
+	}
 }
 
 // TestSpliceFiles proves that files, where the kernel copies, give the image that
@@ -183,7 +195,7 @@ func wBig(t testing.TB, out Output, src *Reader) []wItem {
 		must(t, w.AddFrom(i.Entry, src, wAt(t, src, i.Path)))
 		items = append(items, i)
 	}
-	_, err = w.Finish()
+	_, err = w.Finish(t.Context())
 	must(t, err)
 	return items
 }
@@ -191,7 +203,7 @@ func wBig(t testing.TB, out Output, src *Reader) []wItem {
 func wBigSource() []wItem {
 	var items []wItem
 	for n := range 3 {
-		items = append(items, wFile(fmt.Sprint("big", n), noise(uint64(n), 1<<20+1<<18)), wFile(fmt.Sprint("dead", n), pattern(uint64(n), 4096*3)))
+		items = append(items, wFile(fmt.Sprint("big", n), noise(uint64(n), 1<<20+1<<18)), wFile(fmt.Sprint("dead", n), wText(n, 4096*3)))
 	}
 	return items
 }
@@ -204,7 +216,7 @@ func TestSpliceAligns(t *testing.T) {
 	out := &wMem{}
 	items := wBig(t, out, src)
 	r := wSame(t, out, o, items...)
-	odd, end := false, wAt(t, r, "own").start+2<<20
+	moved, end := false, wAt(t, r, "own").start+2<<20
 	for n := range 3 {
 		name := fmt.Sprint("big", n)
 		from, to := wAt(t, src, name).start, wAt(t, r, name).start
@@ -214,11 +226,11 @@ func TestSpliceAligns(t *testing.T) {
 		if gap := out.b[end:to]; len(gap) >= 4096 || bytes.Count(gap, []byte{0}) != len(gap) {
 			t.Errorf("%s: a gap of %d bytes, not all zeros", name, len(gap))
 		}
-		odd = odd || from%4096 != 0
+		moved = moved || from%4096 != end%4096 && from%4096 != 0
 		end = to + 1<<20 + 1<<18
 	}
-	if !odd {
-		t.Error("all sources are aligned: the test proves nothing")
+	if !moved {
+		t.Error("no gap was needed: the test proves nothing")
 	}
 	f, err := os.Create(filepath.Join(t.TempDir(), "image"))
 	must(t, err)
@@ -251,7 +263,7 @@ func TestSpliceShares(t *testing.T) {
 			defer w.Close()
 			big := wAt(t, src, "big1")
 			must(t, w.AddFrom(Entry{Path: "big1"}, src, big))
-			_, err = w.Commit(nil)
+			_, err = w.Commit(t.Context(), nil)
 			must(t, err)
 			if out := wTool(t, "filefrag", "-v", filepath.Join(dir, "image")); !strings.Contains(out, "shared") {
 				t.Errorf("nothing is shared:\n%s", out)
@@ -307,7 +319,7 @@ func TestSpliceSourceFails(t *testing.T) {
 		if failure == io.EOF {
 			want = ErrCorrupt
 		}
-		if _, err := w.Finish(); !errors.Is(err, want) {
+		if _, err := w.Finish(t.Context()); !errors.Is(err, want) {
 			t.Errorf("a source that ends by %v: %v", failure, err)
 		}
 		must(t, w.Close())
@@ -327,7 +339,7 @@ func TestSpliceTruncatedFile(t *testing.T) {
 	defer w.Close()
 	must(t, w.AddFrom(Entry{Path: "f"}, src, wAt(t, src, "big2")))
 	must(t, os.Truncate(name, 3<<20))
-	if _, err := w.Finish(); !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, ErrCorrupt) {
+	if _, err := w.Finish(t.Context()); !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, ErrCorrupt) {
 		t.Errorf("a source that was cut: %v", err)
 	}
 	if _, err := NewReader(f, ReaderOptions{}); err == nil {
@@ -341,6 +353,7 @@ func TestSpliceCorruptSource(t *testing.T) {
 	items := []wItem{wFile("a", noise(1, 4096*2+5)), wFile("b", []byte("tail")), wFile("c", make([]byte, 9000)), wFile("d", pattern(1, 5000))}
 	o := WriterOptions{BlockSize: 4096, AlwaysFragments: true, Compression: Uncompressed, Workers: 1}
 	good := wImage(t, o, items...)
+	wClaimCompressed(good)
 	o.Compression, o.Level = Gzip, 1
 	tables := int(wOpen(t, good).sb.InodeTable)
 	cache, err := NewCache(1 << 20)
@@ -364,6 +377,54 @@ func TestSpliceCorruptSource(t *testing.T) {
 	}
 }
 
+// wClaimCompressed takes back what an uncompressed image says of itself, so that
+// its blocks, which are easy to patch, are copied and not compressed.
+func wClaimCompressed(img *wMem) {
+	const raw = FlagRawInodes | FlagRawData | FlagRawFragments | FlagRawXattrs | FlagRawIDs
+	le.PutUint16(img.b[24:], le.Uint16(img.b[24:])&^uint16(raw))
+}
+
+// TestSpliceBadFragment has a source whose fragment has no length, or lies
+// outside: the file is refused, and the Writer goes on without it.
+func TestSpliceBadFragment(t *testing.T) {
+	o := WriterOptions{BlockSize: 4096, Compression: Uncompressed}
+	for name, entry := range map[string][]byte{
+		"empty":   le.AppendUint64(le.AppendUint64(nil, 96), 0),
+		"long":    le.AppendUint64(le.AppendUint64(nil, 96), 4097),
+		"flags":   le.AppendUint64(le.AppendUint64(nil, 96), 1<<25|4),
+		"outside": le.AppendUint64(le.AppendUint64(nil, 1<<40), 4),
+		"before":  le.AppendUint64(le.AppendUint64(nil, 0), 4),
+	} {
+		img := wImage(t, o, wFile("tail", []byte("tail")), wFile("block", noise(1, 4096)))
+		wClaimCompressed(img)
+		good := wOpen(t, img)
+		list := le.Uint64(img.b[good.sb.FragmentTable:])
+		copy(img.b[list+2:], entry)
+		src, err := NewReader(img, ReaderOptions{})
+		must(t, err)
+		defer src.Close()
+		out := &wMem{}
+		w, err := NewWriter(out, WriterOptions{BlockSize: 4096, Compression: Gzip})
+		must(t, err)
+		defer w.Close()
+		if err := w.AddFrom(Entry{Path: "tail"}, src, wAt(t, src, "tail")); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+		must(t, w.AddFrom(Entry{Path: "block", Mode: 0o644}, src, wAt(t, src, "block")))
+		_, err = w.Finish(t.Context())
+		must(t, err)
+		wSame(t, out, o, wFile("block", noise(1, 4096)))
+	}
+}
+
+func TestSpliceMergesExtents(t *testing.T) {
+	s := spliceSource{extents: []extent{{from: 200, to: 210}, {from: 10, to: 20}, {from: 0, to: 100}, {from: 100, to: 110}, {from: 205, to: 220}}}
+	s.merge()
+	if want := []extent{{from: 0, to: 110}, {from: 200, to: 220}}; !slices.Equal(s.extents, want) {
+		t.Errorf("%+v, want %+v", s.extents, want)
+	}
+}
+
 // wSpliceAll splices what can be read of an image and goes on after errors.
 func wSpliceAll(t *testing.T, img *wMem, cache *Cache, o WriterOptions) error {
 	src, err := NewReader(img, ReaderOptions{Cache: cache})
@@ -382,7 +443,7 @@ func wSpliceAll(t *testing.T, img *wMem, cache *Cache, o WriterOptions) error {
 		}
 		first = errors.Join(first, w.AddFrom(Entry{Path: e.Name}, src, i))
 	}
-	_, err = w.Finish()
+	_, err = w.Finish(t.Context())
 	return errors.Join(first, err)
 }
 
@@ -407,7 +468,7 @@ func TestSpliceRefuses(t *testing.T) {
 				t.Errorf("%s: %v", name, c.got)
 			}
 		}
-		_, err = w.Finish()
+		_, err = w.Finish(t.Context())
 		must(t, err)
 		wSame(t, out, o, wFile("there", []byte("x")))
 	}

@@ -1,6 +1,7 @@
 package squashfs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,12 +16,14 @@ import (
 // zstd at its fastest, blocks of 128 KiB, all processors.
 type WriterOptions struct {
 	Compression Compression // 0 means Zstd
-	// Level is the compression level: 1-22 for zstd, 1-9 for gzip (default 9), 1
-	// for the high-compression variant of lz4. 0 is the default, the fastest of zstd and lz4.
+	// Level is the compression level: 1-22 for zstd, of which 1-2, 3-5, 6-9 and
+	// 10-22 are the same; 1-9 for gzip (default 9); 1 for the high-compression
+	// variant of lz4. 0 is the default, the fastest of zstd and lz4.
 	Level     int
 	BlockSize int // bytes, a power of two from 4 KiB to 1 MiB; 0 means 128 KiB
 	// Workers is how many blocks are compressed at a time; 0 means GOMAXPROCS.
-	// It has no influence on the image.
+	// It has no influence on the image. Each worker takes a compressor and up to
+	// four blocks of memory.
 	Workers int
 	// MakeTime is the time that the image says it was made at, in whole seconds.
 	// The zero Time gives 1970, so that equal input gives equal bytes.
@@ -30,6 +33,7 @@ type WriterOptions struct {
 	AlwaysFragments bool // packs tails of files over one block too
 	NoDedup         bool // stores equal contents again
 	NoExport        bool // leaves out the table by which NFS and FUSE find inodes by number
+	Recompress      bool // compresses anew what AddFrom and AddImage could copy
 }
 
 // Entry describes a file, directory or other inode to be added to an image.
@@ -70,8 +74,9 @@ var (
 )
 
 // Writer makes an image. Its methods must not be called concurrently. After an
-// error of content or output the Writer is of no more use: all its methods
-// return that error, and the output holds no valid image.
+// error of content or output the Writer is of no more use: its methods return
+// that error, or fs.ErrClosed after Finish and Close, and the output holds no
+// valid image.
 type Writer struct {
 	opt     WriterOptions
 	out     *output
@@ -82,6 +87,7 @@ type Writer struct {
 	splices *splicer
 	meta    compressor
 
+	replaces string // the path that the image will have, if it will have one
 	lastDir  string // the parent of the last entry, and its node
 	lastNode uint32
 	ended    bool // Finish or Close was called
@@ -111,9 +117,7 @@ func NewWriter(w Output, o WriterOptions) (*Writer, error) {
 		xattrs: newXattrWriter(meta), splices: &splicer{}, ids: idTable{index: map[uint32]uint16{}},
 	}
 	// Directories that are only named as parents belong to root.
-	if _, err := wr.ids.add(0); err != nil {
-		return nil, err
-	}
+	wr.ids.addOne(0)
 	return wr, nil
 }
 
@@ -169,14 +173,10 @@ func (w *Writer) Add(e Entry, content io.Reader) error {
 }
 
 func (w *Writer) add(e Entry, r io.Reader) error {
-	n, err := w.newNode(&e)
-	if err != nil {
-		return err
+	if r != nil && !e.Mode.IsRegular() {
+		return fmt.Errorf("%w: content for what is no regular file", fs.ErrInvalid)
 	}
-	if r != nil && n.typ != TypeFile {
-		return fmt.Errorf("%w: content for a %s", fs.ErrInvalid, n.typ)
-	}
-	place, err := w.place(e.Path, n.typ)
+	n, p, err := w.admit(&e)
 	if err != nil {
 		return err
 	}
@@ -185,15 +185,39 @@ func (w *Writer) add(e Entry, r io.Reader) error {
 			return err
 		}
 	}
-	w.put(place, n)
+	w.put(p, n)
 	return nil
 }
 
-// newNode checks an entry and turns it into a node, without touching the tree.
-func (w *Writer) newNode(e *Entry) (node, error) {
+// admit checks an entry and makes a node of it, and finds its place. An entry
+// that it refuses leaves no trace in the image.
+func (w *Writer) admit(e *Entry) (node, place, error) {
 	if err := w.usable(); err != nil {
-		return node{}, err
+		return node{}, place{}, err
 	}
+	n, err := checkEntry(e)
+	if err != nil {
+		return node{}, place{}, err
+	}
+	p, err := w.place(e.Path, n.typ)
+	if err != nil {
+		return node{}, place{}, err
+	}
+	if n.uid, n.gid, err = w.ids.add(e.UID, e.GID); err != nil {
+		return node{}, place{}, err
+	}
+	n.xattr = w.xattrs.add(e.Xattrs)
+	switch n.typ {
+	case TypeSymlink:
+		n.size, n.data = uint64(len(e.Target)), w.tree.bytes.add(e.Target)
+	case TypeBlockDevice, TypeCharDevice:
+		n.data = encodeDev(e.Major, e.Minor)
+	}
+	return n, p, nil
+}
+
+// checkEntry checks what can be told from an entry alone.
+func checkEntry(e *Entry) (node, error) {
 	typ, ok := typeOf(e.Mode)
 	if !ok {
 		return node{}, fmt.Errorf("%w: mode %v has no squashfs type", fs.ErrInvalid, e.Mode)
@@ -206,22 +230,12 @@ func (w *Writer) newNode(e *Entry) (node, error) {
 		if len(e.Target) == 0 || len(e.Target) > maxTarget || strings.IndexByte(e.Target, 0) >= 0 {
 			return node{}, fmt.Errorf("%w: target of %d bytes; want 1 to %d without NUL", fs.ErrInvalid, len(e.Target), maxTarget)
 		}
-		n.size, n.data = uint64(len(e.Target)), w.tree.bytes.add(e.Target)
 	case TypeBlockDevice, TypeCharDevice:
 		if e.Major > 0xFFF || e.Minor > 0xFFFFF {
 			return node{}, fmt.Errorf("%w: device %d:%d; the format has room for 4095:1048575", fs.ErrInvalid, e.Major, e.Minor)
 		}
-		n.data = encodeDev(e.Major, e.Minor)
 	}
-	var err error
-	if n.xattr, err = w.xattrs.add(e.Xattrs); err != nil {
-		return node{}, err
-	}
-	if n.uid, err = w.ids.add(e.UID); err != nil {
-		return node{}, err
-	}
-	n.gid, err = w.ids.add(e.GID)
-	return n, err
+	return n, checkXattrs(e.Xattrs)
 }
 
 func (w *Writer) usable() error {
@@ -285,14 +299,15 @@ func (w *Writer) link(path, target string) error {
 	if err != nil {
 		return err
 	}
-	w.tree.insert(p.dir, p.name, n)
+	w.tree.insert(w.makeParent(p.parent), p.name, n)
 	w.tree.nodes.at(n).links++
 	return nil
 }
 
-// place is where an entry goes: a free name in a directory, or a directory that is there.
+// place is where an entry goes: a free name in a directory, which may have to be
+// made, or a directory that is there.
 type place struct {
-	dir      uint32
+	parent   string
 	name     string
 	existing uint32
 	exists   bool
@@ -309,11 +324,11 @@ func (w *Writer) place(path string, typ Type) (place, error) {
 		}
 		return place{existing: rootNode, exists: true}, nil
 	}
-	parent, err := w.makeParents(dir)
-	if err != nil {
-		return place{}, err
+	p := place{parent: dir, name: name}
+	parent, there, err := w.findParent(dir)
+	if err != nil || !there {
+		return p, err
 	}
-	p := place{dir: parent, name: name}
 	if n, ok := w.tree.find(parent, name); ok {
 		if typ != TypeDir || w.tree.nodes.at(n).typ != TypeDir {
 			return place{}, fs.ErrExist
@@ -330,7 +345,7 @@ func (w *Writer) put(p place, n node) {
 		*old = n
 		return
 	}
-	w.tree.insert(p.dir, p.name, w.tree.nodes.add(n))
+	w.tree.insert(w.makeParent(p.parent), p.name, w.tree.nodes.add(n))
 }
 
 // maxDepth bounds how deep directories lie. Linux takes paths of 4,096 bytes, in
@@ -388,19 +403,44 @@ func shorten(s string) string {
 	return s
 }
 
-// makeParents returns the node of the directory dir, and makes what is missing.
-func (w *Writer) makeParents(dir string) (uint32, error) {
+// findParent returns the node of the directory dir, if it is there. It is an
+// error if it cannot be made either.
+func (w *Writer) findParent(dir string) (at uint32, there bool, err error) {
 	if dir == "" {
-		return rootNode, nil
+		return rootNode, true, nil
 	}
 	if dir == w.lastDir {
-		return w.lastNode, nil
+		return w.lastNode, true, nil
 	}
-	// First, so that nothing is made for a path that is refused.
+	at, there = rootNode, true
 	for name := range strings.SplitSeq(dir, "/") {
 		if err := checkName(name); err != nil {
-			return 0, err
+			return 0, false, err
 		}
+		if !there {
+			continue
+		}
+		if at, there = w.tree.find(at, name); !there {
+			continue
+		}
+		if typ := w.tree.nodes.at(at).typ; typ != TypeDir {
+			return 0, false, fmt.Errorf("%w: its parent %q is a %s, not a directory", fs.ErrInvalid, shorten(name), typ)
+		}
+	}
+	if there {
+		w.lastDir, w.lastNode = strings.Clone(dir), at
+	}
+	return at, there, nil
+}
+
+// makeParent returns the node of the directory dir, for which findParent gave no
+// error, and makes what is missing of it.
+func (w *Writer) makeParent(dir string) uint32 {
+	if dir == "" {
+		return rootNode
+	}
+	if dir == w.lastDir {
+		return w.lastNode
 	}
 	at := uint32(rootNode)
 	for name := range strings.SplitSeq(dir, "/") {
@@ -410,13 +450,11 @@ func (w *Writer) makeParents(dir string) (uint32, error) {
 				typ: TypeDir, perm: 0o755, data: noEntry, xattr: none32, links: 1,
 			})
 			w.tree.insert(at, name, next)
-		} else if w.tree.nodes.at(next).typ != TypeDir {
-			return 0, fmt.Errorf("%w: its parent %q is a %s, not a directory", fs.ErrInvalid, name, w.tree.nodes.at(next).typ)
 		}
 		at = next
 	}
 	w.lastDir, w.lastNode = strings.Clone(dir), at
-	return at, nil
+	return at
 }
 
 // resolve finds the node that path names; it follows no symlinks.
@@ -453,22 +491,34 @@ type idTable struct {
 	list  []uint32
 }
 
-func (t *idTable) add(id uint32) (uint16, error) {
-	if i, ok := t.index[id]; ok {
-		return i, nil
+// add returns the indices of a user's and a group's id, or changes nothing.
+func (t *idTable) add(uid, gid uint32) (u, g uint16, err error) {
+	before := len(t.list)
+	u = t.addOne(uid)
+	g = t.addOne(gid)
+	if len(t.list) > maxIDs {
+		for _, id := range t.list[before:] {
+			delete(t.index, id)
+		}
+		t.list = t.list[:before]
+		return 0, 0, fmt.Errorf("%w: no room for %d and %d", ErrTooManyIDs, uid, gid)
 	}
-	if len(t.list) == maxIDs {
-		return 0, fmt.Errorf("%w: no room for id %d", ErrTooManyIDs, id)
+	return u, g, nil
+}
+
+func (t *idTable) addOne(id uint32) uint16 {
+	if i, ok := t.index[id]; ok {
+		return i
 	}
 	i := uint16(len(t.list))
 	t.index[id], t.list = i, append(t.list, id)
-	return i, nil
+	return i
 }
 
 // Finish writes the tables and, last, the superblock, and returns what was
 // written. The image is complete then, but not yet synced to disk.
-func (w *Writer) Finish() (Info, error) {
-	info, err := w.finish()
+func (w *Writer) Finish(ctx context.Context) (Info, error) {
+	info, err := w.finish(ctx)
 	if err != nil {
 		return Info{}, fmt.Errorf("finish squashfs image: %w", err)
 	}

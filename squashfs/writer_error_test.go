@@ -2,6 +2,7 @@ package squashfs
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -68,7 +69,7 @@ func contentFails(t *testing.T, r *wFailing, size int64) {
 	if err := w.Link("h", "small"); !errors.Is(err, failure) {
 		t.Errorf("link after %v: %v", failure, err)
 	}
-	if _, err := w.Finish(); !errors.Is(err, failure) {
+	if _, err := w.Finish(t.Context()); !errors.Is(err, failure) {
 		t.Errorf("finish after %v: %v", failure, err)
 	}
 	must(t, w.Close())
@@ -101,7 +102,7 @@ func TestContentSize(t *testing.T) {
 		w, err := NewWriter(&wMem{}, WriterOptions{BlockSize: 4096, Workers: 1})
 		must(t, err)
 		err = w.Add(Entry{Path: "f", Size: c.size}, r)
-		_, ferr := w.Finish()
+		_, ferr := w.Finish(t.Context())
 		must(t, w.Close())
 		if c.ok && (err != nil || ferr != nil) || !c.ok && (!errors.Is(err, ErrSize) || !errors.Is(ferr, ErrSize)) {
 			t.Errorf("size %d, %d bytes: add %v, finish %v", c.size, c.got, err, ferr)
@@ -134,7 +135,7 @@ func TestRefused(t *testing.T) {
 	}
 	last := wFile(deep+"f", []byte("2048 names are not too many"))
 	must(t, last.add(w))
-	_, err = w.Finish()
+	_, err = w.Finish(t.Context())
 	must(t, err)
 	wSame(t, out, WriterOptions{BlockSize: 4096}, append(good, last)...)
 }
@@ -211,7 +212,7 @@ func TestLimits(t *testing.T) {
 func TestWriterEnds(t *testing.T) {
 	for _, end := range []func(*Writer) error{
 		(*Writer).Close,
-		func(w *Writer) error { _, err := w.Finish(); return err },
+		func(w *Writer) error { _, err := w.Finish(t.Context()); return err },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			out := &wMem{}
@@ -220,7 +221,7 @@ func TestWriterEnds(t *testing.T) {
 			must(t, w.Add(Entry{Path: "f", Size: -1}, strings.NewReader("content")))
 			must(t, end(w))
 			size := len(out.b)
-			_, finish := w.Finish()
+			_, finish := w.Finish(t.Context())
 			src := wOpen(t, wImage(t, WriterOptions{}, wFile("g", []byte("x"))))
 			for name, err := range map[string]error{
 				"add": w.Add(Entry{Path: "g"}, nil), "link": w.Link("h", "f"), "finish": finish,
@@ -347,7 +348,7 @@ func wManyCalls(out Output, src *Reader, spliced Inode) error {
 		}
 		note("add from", w.AddFrom(Entry{Path: fmt.Sprint("spliced", i)}, src, spliced))
 	}
-	_, err = w.Finish()
+	_, err = w.Finish(context.Background())
 	note("finish", err)
 	return first
 }
@@ -380,5 +381,19 @@ func TestOldImageIsNoImage(t *testing.T) {
 	wImageTo(t, out, WriterOptions{}, items...)
 	if !bytes.Equal(out.b, want.b) {
 		t.Error("the old image shows in the new one")
+	}
+}
+
+type wStuck struct{}
+
+func (wStuck) Read([]byte) (int, error) { return 0, nil }
+
+// TestContentStuck: a reader that gives nothing and no error is not waited for.
+func TestContentStuck(t *testing.T) {
+	w, err := NewWriter(&wMem{}, WriterOptions{})
+	must(t, err)
+	defer w.Close()
+	if err := w.Add(Entry{Path: "f", Size: -1}, wStuck{}); !errors.Is(err, io.ErrNoProgress) {
+		t.Errorf("%v", err)
 	}
 }

@@ -33,7 +33,7 @@ func TestWriterMemory(t *testing.T) {
 	} else {
 		t.Logf("%d MiB for %d entries", grown>>20, entries)
 	}
-	_, err = w.Finish()
+	_, err = w.Finish(t.Context())
 	must(t, err)
 	grown := wHeap() - before
 	t.Logf("%d MiB after Finish", grown>>20)

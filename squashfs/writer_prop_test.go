@@ -82,7 +82,7 @@ func wCopyImage(o WriterOptions, src *Reader, want wTree) error {
 	if err := w.AddImage(context.Background(), src, "."); err != nil {
 		return err
 	}
-	if _, err := w.Finish(); err != nil {
+	if _, err := w.Finish(context.Background()); err != nil {
 		return err
 	}
 	r, err := NewReader(out, ReaderOptions{})
@@ -112,7 +112,7 @@ func wTryImage(o WriterOptions, items []wItem) (*wMem, error) {
 			return nil, err
 		}
 	}
-	_, err = w.Finish()
+	_, err = w.Finish(context.Background())
 	return out, err
 }
 

@@ -2,6 +2,8 @@ package squashfs
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -9,7 +11,7 @@ import (
 
 // finish writes the tables in the only order that the kernel takes: inodes,
 // directories, fragments, export, ids, xattrs (fs/squashfs/super.c).
-func (w *Writer) finish() (Info, error) {
+func (w *Writer) finish(ctx context.Context) (Info, error) {
 	if err := w.usable(); err != nil {
 		return Info{}, err
 	}
@@ -17,7 +19,7 @@ func (w *Writer) finish() (Info, error) {
 	if err := w.content.finish(); err != nil {
 		return Info{}, err
 	}
-	if err := w.copySplices(); err != nil {
+	if err := w.copySplices(ctx); err != nil {
 		return Info{}, err
 	}
 	sb := Superblock{
@@ -31,7 +33,7 @@ func (w *Writer) finish() (Info, error) {
 	for _, write := range []func(*Superblock) error{
 		w.writeInodes, w.writeFragments, w.writeExport, w.writeIDs, w.writeXattrs,
 	} {
-		if err := write(&sb); err != nil {
+		if err := cmp.Or(ctx.Err(), write(&sb)); err != nil {
 			return Info{}, err
 		}
 	}

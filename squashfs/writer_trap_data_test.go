@@ -223,7 +223,7 @@ func TestTrapBasicFileNeedsStartBelow4GiB(t *testing.T) {
 	for i := range items {
 		must(t, items[i].add(w))
 	}
-	_, err = w.Finish()
+	_, err = w.Finish(t.Context())
 	must(t, err)
 	r := wSame(t, f, o, items...)
 	for name, extended := range map[string]bool{"below": false, "behind": true, "tail": false} {
@@ -270,7 +270,7 @@ func TestTrapFileOver4GiB(t *testing.T) {
 	for name, mark := range marks {
 		must(t, w.Add(Entry{Path: name, Size: size}, &wZeros{n: size, mark: mark}))
 	}
-	_, err = w.Finish()
+	_, err = w.Finish(t.Context())
 	must(t, err)
 	if len(out.b) > 1<<20 {
 		t.Errorf("the image has %d bytes", len(out.b))

@@ -64,7 +64,11 @@ func wManyFiles(dir string, n int, name string) []wItem {
 // TestTrapDirectoryHeaderSplits proves that a run has at most 256 entries, all
 // with inodes of one metadata block.
 func TestTrapDirectoryHeaderSplits(t *testing.T) {
-	r := wRawImage(t, WriterOptions{}, wManyFiles("d", 900, "%d")...)
+	items := wManyFiles("d", 1200, "%d")
+	for i := range items { // of 20 bytes, so that a block has the inodes of more than a run
+		items[i].Mode |= fs.ModeNamedPipe
+	}
+	r := wRawImage(t, WriterOptions{}, items...)
 	list, _ := r.listing("d")
 	full, blocks := 0, map[int]bool{}
 	data, places := r.meta(r.sb.InodeTable, r.sb.DirTable)

@@ -252,6 +252,17 @@ func TestTrapPaddingAndTrailer(t *testing.T) {
 	}
 }
 
+// TestTrapPaddingBehindDuplicate has more written and taken back than the image is long.
+func TestTrapPaddingBehindDuplicate(t *testing.T) {
+	big := noise(1, 3<<20)
+	out := &wMem{}
+	info := wImageTo(t, out, WriterOptions{}, wFile("f", big), wFile("again", big))
+	pad := out.b[info.Superblock.BytesUsed:]
+	if int64(len(out.b)) != info.Size || info.Size > 3<<20+8192 || bytes.Count(pad, []byte{0}) != len(pad) {
+		t.Errorf("%d bytes for %d, the padding is % x", len(out.b), info.Size, pad[:16])
+	}
+}
+
 func TestTrapTimeClamp(t *testing.T) {
 	var items []wItem
 	for i, at := range []time.Time{
@@ -291,14 +302,14 @@ func TestTrapTooManyIDs(t *testing.T) {
 	}
 	for range 2 {
 		err = w.Add(Entry{Path: "over", UID: 5, GID: 6}, nil)
-		if !errors.Is(err, ErrTooManyIDs) || !strings.Contains(err.Error(), "id 5") {
+		if !errors.Is(err, ErrTooManyIDs) || !strings.Contains(err.Error(), "5 and 6") {
 			t.Errorf("id 65,536: %v", err)
 		}
 	}
 	more := wFile("known", nil)
 	more.UID = 1<<31 + 40000
 	must(t, more.add(w))
-	info, err := w.Finish()
+	info, err := w.Finish(t.Context())
 	must(t, err)
 	if info.Superblock.IDs != maxIDs {
 		t.Errorf("%d ids", info.Superblock.IDs)

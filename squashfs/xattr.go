@@ -2,6 +2,7 @@ package squashfs
 
 import (
 	"fmt"
+	"slices"
 )
 
 // Xattr is one extended attribute.
@@ -125,10 +126,8 @@ func (r *Reader) readXattr(c *metaCursor) (Xattr, error) {
 }
 
 func checkXattrName(b []byte) error {
-	for _, c := range b {
-		if c == 0 {
-			return corrupt("xattr name %q", b)
-		}
+	if slices.Contains(b, 0) {
+		return corrupt("xattr name %q", b)
 	}
 	return nil
 }

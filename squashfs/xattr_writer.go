@@ -16,8 +16,9 @@ const outOfLineFrom = 32
 type xattrWriter struct {
 	kv     *metaWriter
 	blocks []byte // the compressed key-value blocks so far
-	sets   map[string]uint32
-	values map[string]Ref
+	// Sets and long values by their hash: a set may have megabytes, an image many sets.
+	sets   map[contentKey]uint32
+	values map[contentKey]Ref
 	ids    []xattrID
 	buf    []byte
 }
@@ -30,7 +31,7 @@ type xattrID struct {
 }
 
 func newXattrWriter(c compressor) *xattrWriter {
-	x := &xattrWriter{sets: map[string]uint32{}, values: map[string]Ref{}}
+	x := &xattrWriter{sets: map[contentKey]uint32{}, values: map[contentKey]Ref{}}
 	x.kv = newMetaWriter(c, func(block []byte) error {
 		x.blocks = append(x.blocks, block...)
 		return nil
@@ -38,31 +39,47 @@ func newXattrWriter(c compressor) *xattrWriter {
 	return x
 }
 
-// add returns the index of a set of attributes; that of no attributes is none32.
-func (x *xattrWriter) add(attrs []Xattr) (uint32, error) {
+// checkXattrs proves that the format has room for a set of attributes.
+func checkXattrs(attrs []Xattr) error {
 	if len(attrs) == 0 {
-		return none32, nil
+		return nil
+	}
+	names := make(map[string]bool, len(attrs))
+	for _, a := range attrs {
+		if _, _, err := splitXattr(a); err != nil {
+			return err
+		}
+		if names[a.Name] {
+			return fmt.Errorf("%w: xattr %q is given twice", fs.ErrInvalid, a.Name)
+		}
+		names[a.Name] = true
+	}
+	return nil
+}
+
+// add returns the index of a checked set of attributes; that of none is none32.
+func (x *xattrWriter) add(attrs []Xattr) uint32 {
+	if len(attrs) == 0 {
+		return none32
 	}
 	attrs = slices.Clone(attrs)
 	slices.SortFunc(attrs, func(a, b Xattr) int { return strings.Compare(a.Name, b.Name) })
 	x.buf = x.buf[:0]
-	for i, a := range attrs {
-		if _, _, err := splitXattr(a); err != nil {
-			return 0, err
-		}
-		if i > 0 && a.Name == attrs[i-1].Name {
-			return 0, fmt.Errorf("%w: xattr %q is given twice", fs.ErrInvalid, a.Name)
-		}
+	for _, a := range attrs {
 		x.buf = le.AppendUint32(append(append(x.buf, a.Name...), 0), uint32(len(a.Value)))
 		x.buf = append(x.buf, a.Value...)
 	}
-	if id, ok := x.sets[string(x.buf)]; ok {
-		return id, nil
+	key := keyOf(x.buf)
+	if cap(x.buf) > maxXattrValue {
+		x.buf = nil
+	}
+	if id, ok := x.sets[key]; ok {
+		return id
 	}
 	id := uint32(len(x.ids))
-	x.sets[string(x.buf)] = id
+	x.sets[key] = id
 	x.ids = append(x.ids, x.store(attrs))
-	return id, nil
+	return id
 }
 
 // splitXattr checks an attribute and returns its prefix's number and the rest of its name.
@@ -88,8 +105,13 @@ func (x *xattrWriter) store(attrs []Xattr) xattrID {
 	id := xattrID{ref: x.kv.at(), count: uint32(len(attrs))}
 	for _, a := range attrs {
 		prefix, name, _ := splitXattr(a)
-		ref, again := x.values[string(a.Value)]
-		if again {
+		var key contentKey
+		long := len(a.Value) >= outOfLineFrom
+		if long {
+			key = keyOf(a.Value)
+		}
+		ref, again := x.values[key]
+		if again = again && long; again {
 			prefix |= xattrOutOfLine
 		}
 		b := le.AppendUint16(nil, prefix)
@@ -103,8 +125,8 @@ func (x *xattrWriter) store(attrs []Xattr) xattrID {
 			continue
 		}
 		x.kv.write(b)
-		if len(a.Value) >= outOfLineFrom {
-			x.values[string(a.Value)] = x.kv.at()
+		if long {
+			x.values[key] = x.kv.at()
 		}
 		x.kv.write(le.AppendUint32(nil, uint32(len(a.Value))))
 		x.kv.write(a.Value)

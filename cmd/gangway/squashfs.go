@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
-	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -39,10 +40,22 @@ gangway squashfs check image.sqsh`,
 // openImage opens a squashfs file for reading and explains what cannot be.
 func openImage(path string) (*squashfs.Reader, error) {
 	r, err := squashfs.Open(path, squashfs.ReaderOptions{})
-	if err != nil {
+	hint := ""
+	switch {
+	case err == nil:
+		return r, nil
+	case errors.Is(err, fs.ErrNotExist):
+		hint = "check the path of the image file"
+	case errors.Is(err, fs.ErrPermission):
+		hint = "read it as a user that may"
+	case errors.Is(err, syscall.EISDIR):
+		hint = "it is a directory; to make an image of it: gangway squashfs create DIR FILE"
+	case errors.Is(err, syscall.ESPIPE):
+		hint = "an image is read here and there; save what the pipe gives to a file first"
+	default:
 		return nil, imageFault(path, err)
 	}
-	return r, nil
+	return nil, &fault.Error{What: err, Hint: hint}
 }
 
 // imageFault says what to do about an image that cannot be read.
@@ -53,8 +66,8 @@ func imageFault(path string, err error) error {
 		f.Hint = "a squashfs file begins with \"hsqs\"; to make one of a directory: gangway squashfs create DIR FILE"
 	case errors.Is(err, squashfs.ErrCorrupt):
 		f.Hint = "fetch or make the file again; for all that is wrong with it: gangway squashfs check " + path
-	case errors.Is(err, fs.ErrNotExist):
-		f.Hint = "check the spelling; ls lists the names of an image: gangway squashfs ls FILE [PATH]"
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid):
+		f.Hint = "ls lists what there is: gangway squashfs ls -l " + path + " [PATH]"
 	default:
 		return err
 	}
@@ -67,12 +80,13 @@ type writeFlags struct {
 	level       int
 	blockSize   string
 	force       bool
+	recompress  bool
 }
 
 func (f *writeFlags) register(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVarP(&f.compression, "compression", "c", "zstd", "zstd, gzip, lz4 or none")
-	fl.IntVar(&f.level, "level", 0, "compression level, 1-22 for zstd, 1-9 for gzip; 0 is the default, the fastest of zstd")
+	fl.IntVar(&f.level, "level", 0, "1-22 for zstd, 1-9 for gzip, 1 for lz4; 0 is the default, the fastest but for gzip")
 	fl.StringVarP(&f.blockSize, "block-size", "b", "128K", "block size, a power of two from 4K to 1M")
 	fl.BoolVarP(&f.force, "force", "f", false, "replace FILE if it is there")
 }
@@ -86,7 +100,7 @@ func (f *writeFlags) options() (squashfs.WriterOptions, error) {
 	if err != nil {
 		return squashfs.WriterOptions{}, fault.Usage(err, "--block-size 128K is the default")
 	}
-	return squashfs.WriterOptions{Compression: c, Level: f.level, BlockSize: size}, nil
+	return squashfs.WriterOptions{Compression: c, Level: f.level, BlockSize: size, Recompress: f.recompress}, nil
 }
 
 // parseBlockSize reads "4096", "128K" or "1M".
@@ -108,7 +122,7 @@ func parseBlockSize(s string) (int, error) {
 }
 
 // begin begins the image that a verb writes.
-func (f *writeFlags) begin(env *cli.Env, path string) (*squashfs.FileWriter, error) {
+func (f *writeFlags) begin(env *cli.Env, file string) (*squashfs.FileWriter, error) {
 	if env.Getenv("GOGC") == "" {
 		// A Writer holds hardly any pointers, so a collection costs a millisecond:
 		// better some more of them than twice the memory.
@@ -118,26 +132,31 @@ func (f *writeFlags) begin(env *cli.Env, path string) (*squashfs.FileWriter, err
 	if err != nil {
 		return nil, err
 	}
-	if st, err := os.Lstat(path); err == nil {
-		if !f.force {
-			return nil, &fault.Error{
-				What: fmt.Errorf("create %s: %w", path, fs.ErrExist),
-				Hint: "give --force to replace it, or another name",
-			}
-		}
-		if !st.Mode().IsRegular() {
-			return nil, fault.Usage(fmt.Errorf("create %s: it is there and is no regular file", path), "give another name")
+	create := squashfs.CreateNew
+	if f.force {
+		create = squashfs.Create
+		if st, err := os.Lstat(file); err == nil && !st.Mode().IsRegular() {
+			return nil, fault.Usage(fmt.Errorf("create %s: it is there and is no regular file", file), "give another name")
 		}
 	}
-	w, err := squashfs.Create(path, o)
-	if errors.Is(err, fs.ErrInvalid) {
+	w, err := create(file, o)
+	hint := ""
+	switch {
+	case errors.Is(err, fs.ErrInvalid), file == "":
 		return nil, fault.Usage(err, "gangway squashfs create --help lists what can be given")
+	case errors.Is(err, fs.ErrExist):
+		hint = existsHint
+	case errors.Is(err, fs.ErrNotExist):
+		hint = "make the directory first: mkdir -p " + filepath.Dir(file)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		hint = "give a FILE in a directory that you may write to"
+	default:
+		return w, err
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &fault.Error{What: err, Hint: "make the directory first: mkdir -p " + filepath.Dir(path)}
-	}
-	return w, err
+	return nil, &fault.Error{What: err, Hint: hint}
 }
+
+const existsHint = "give --force to replace it, or another name"
 
 // written is what the verbs that write an image report.
 type written struct {
@@ -149,13 +168,23 @@ type written struct {
 }
 
 func newWritten(path string, i squashfs.Info) written {
-	return written{path, i.Size, i.Superblock.Inodes, i.Superblock.Compression.String(), i.Superblock.BlockSize}
+	return written{path, i.Size, i.Superblock.Inodes, compressionOf(&i.Superblock), i.Superblock.BlockSize}
+}
+
+// compressionOf names an image's compression. Uncompressed ones say gzip, and that
+// nothing is compressed by it.
+func compressionOf(sb *squashfs.Superblock) string {
+	const raw = squashfs.FlagRawInodes | squashfs.FlagRawData | squashfs.FlagRawFragments
+	if sb.Flags&raw == raw {
+		return squashfs.Uncompressed.String()
+	}
+	return sb.Compression.String()
 }
 
 // inImage turns a path as people type it into one of io/fs.
-func inImage(path string) string {
-	if path = strings.Trim(path, "/"); path == "" {
+func inImage(name string) string {
+	if name = path.Clean("/" + name)[1:]; name == "" {
 		return "."
 	}
-	return path
+	return name
 }

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"io/fs"
 	"path"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -62,7 +64,7 @@ func squashfsInfo(env *cli.Env) *cobra.Command {
 		defer r.Close()
 		sb := r.Superblock()
 		info := imageInfo{
-			File: args[0], Bytes: sb.BytesUsed, Compression: sb.Compression.String(), BlockSize: sb.BlockSize,
+			File: args[0], Bytes: sb.BytesUsed, Compression: compressionOf(&sb), BlockSize: sb.BlockSize,
 			Inodes: sb.Inodes, Fragments: sb.Fragments, IDs: sb.IDs, Made: sb.Made(),
 			Exportable: sb.Flags&squashfs.FlagExportable != 0, Xattrs: sb.Flags&squashfs.FlagNoXattrs == 0,
 		}
@@ -77,6 +79,7 @@ func squashfsInfo(env *cli.Env) *cobra.Command {
 // listed is one line of "squashfs ls".
 type listed struct {
 	Path    string    `json:"path"`
+	Bytes   []byte    `json:"path_base64,omitempty"` // of a path that is not UTF-8, which JSON cannot hold
 	Mode    string    `json:"mode"`
 	UID     uint32    `json:"uid"`
 	GID     uint32    `json:"gid"`
@@ -161,6 +164,9 @@ func listEntry(r *squashfs.Reader, name string, d fs.DirEntry, long bool) (liste
 		Path: name, Mode: lsMode(i), UID: i.UID, GID: i.GID, Size: info.Size(),
 		ModTime: info.ModTime(), Inode: i.Number, Links: i.Links, long: long,
 	}
+	if !utf8.ValidString(name) {
+		l.Bytes = []byte(name)
+	}
 	if i.Type == squashfs.TypeSymlink {
 		l.Target, err = r.ReadLink(*i)
 	}
@@ -207,20 +213,34 @@ func squashfsCat(env *cli.Env) *cobra.Command {
 		Short:   "print files of an image",
 		Example: "gangway squashfs cat image.sqsh /etc/os-release",
 	}
-	cmd.RunE = func(_ *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		r, err := openImage(args[0])
 		if err != nil {
 			return err
 		}
 		defer r.Close()
+		out := contextWriter{cmd.Context(), env.Stdout}
 		for _, name := range args[1:] {
-			if err := catFile(env.Stdout, r, inImage(name)); err != nil {
+			if err := catFile(out, r, inImage(name)); err != nil {
 				return imageFault(args[0], fmt.Errorf("print %s of %s: %w", path.Clean("/"+name), args[0], err))
 			}
 		}
 		return nil
 	}
 	return cmd
+}
+
+// contextWriter is a Writer that ends with its context.
+type contextWriter struct {
+	ctx context.Context // of the one run of the verb
+	w   io.Writer
+}
+
+func (w contextWriter) Write(p []byte) (int, error) {
+	if err := w.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return w.w.Write(p)
 }
 
 func catFile(w io.Writer, r *squashfs.Reader, name string) error {

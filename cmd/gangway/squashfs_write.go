@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -18,6 +20,7 @@ import (
 func squashfsCreate(env *cli.Env) *cobra.Command {
 	var f writeFlags
 	var o squashfs.DirOptions
+	var exclude []string
 	cmd := &cobra.Command{
 		Use:   "create DIR FILE",
 		Short: "make an image of a directory",
@@ -25,25 +28,70 @@ func squashfsCreate(env *cli.Env) *cobra.Command {
 attributes as they are. FILE appears when it is complete. The same directory
 gives the same bytes.`,
 		Example: `gangway squashfs create ./rootfs image.sqsh
+gangway squashfs create --exclude var/cache --exclude 'home/*/.cache' / root.sqsh
 gangway squashfs create --level 19 --block-size 1M ./data data.sqsh`,
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVarP(&o.OneFileSystem, "one-file-system", "x", false, "leave out what is mounted below DIR")
 	cmd.Flags().BoolVar(&o.NoXattrs, "no-xattrs", false, "leave out extended attributes")
+	cmd.Flags().StringArrayVarP(&exclude, "exclude", "e", nil, "leave out this path, and all below it; * and ? match (repeatable)")
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		leaveOut, err := excluded(exclude)
+		if err != nil {
+			return err
+		}
 		w, err := f.begin(env, args[1])
 		if err != nil {
 			return err
 		}
 		defer w.Close()
-		o.Warn = func(path string, err error) { fmt.Fprintf(env.Stderr, "%s: warning: %s: %v\n", env.Program, path, err) }
+		warn := warnings{env: env}
+		o.Warn, o.Filter = warn.add, leaveOut
 		if err := w.AddDir(cmd.Context(), args[0], o); err != nil {
 			return writeFault(args[1], err)
 		}
-		return commit(w, args[1], out)
+		warn.end()
+		return commit(cmd, w, args[1], out)
 	}
 	return cmd
+}
+
+// excluded returns a filter that leaves out paths that match a pattern.
+func excluded(patterns []string) (func(*squashfs.Entry) bool, error) {
+	for i, p := range patterns {
+		if _, err := path.Match(p, ""); err != nil {
+			return nil, fault.Usage(fmt.Errorf("pattern %q: %w", p, err), "write a [ that is meant as such as \\[")
+		}
+		patterns[i] = inImage(p)
+	}
+	return func(e *squashfs.Entry) bool {
+		return !slices.ContainsFunc(patterns, func(p string) bool {
+			match, _ := path.Match(p, e.Path) // proved above
+			return match
+		})
+	}, nil
+}
+
+// warnings prints the first few of the warnings about a directory, and how many
+// there were.
+type warnings struct {
+	env *cli.Env
+	n   int
+}
+
+const maxWarnings = 10
+
+func (w *warnings) add(name string, err error) {
+	if w.n++; w.n <= maxWarnings {
+		fmt.Fprintf(w.env.Stderr, "%s: warning: %s: %v\n", w.env.Program, quoteName(name), err)
+	}
+}
+
+func (w *warnings) end() {
+	if w.n > maxWarnings {
+		fmt.Fprintf(w.env.Stderr, "%s: warning: %d more like these\n", w.env.Program, w.n-maxWarnings)
+	}
 }
 
 func squashfsConvert(env *cli.Env) *cobra.Command {
@@ -52,7 +100,8 @@ func squashfsConvert(env *cli.Env) *cobra.Command {
 		Use:   "convert IMAGE FILE",
 		Short: "write an image anew, with other or the same compression",
 		Long: `Write an image anew. Compressed blocks are copied as they are where compression
-and block size stay the same, else compressed again. What no file uses is left out.`,
+and block size stay the same and no --level is given, else compressed again. What no
+file uses is left out, as is what lies behind the image.`,
 		Example: `gangway squashfs convert old-lzo.sqsh new.sqsh
 gangway squashfs convert --compression gzip image.sqsh for-an-old-kernel.sqsh`,
 	}
@@ -64,6 +113,7 @@ gangway squashfs convert --compression gzip image.sqsh for-an-old-kernel.sqsh`,
 			return err
 		}
 		defer src.Close()
+		f.recompress = cmd.Flags().Changed("level")
 		w, err := f.begin(env, args[1])
 		if err != nil {
 			return err
@@ -75,31 +125,37 @@ gangway squashfs convert --compression gzip image.sqsh for-an-old-kernel.sqsh`,
 			}
 			return writeFault(args[1], err)
 		}
-		return commit(w, args[1], out)
+		return commit(cmd, w, args[1], out)
 	}
 	return cmd
 }
 
 // commit finishes an image and reports it.
-func commit(w *squashfs.FileWriter, path string, out *cli.Reporter) error {
-	info, err := w.Commit(nil)
+func commit(cmd *cobra.Command, w *squashfs.FileWriter, file string, out *cli.Reporter) error {
+	info, err := w.Commit(cmd.Context(), nil)
 	if err != nil {
-		return writeFault(path, err)
+		return writeFault(file, err)
 	}
-	return out.Print(newWritten(path, info))
+	return out.Print(newWritten(file, info))
 }
 
 // writeFault says what to do about an image that could not be written.
-func writeFault(path string, err error) error {
+func writeFault(file string, err error) error {
 	f := &fault.Error{What: err}
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		f.Cause = "no space is left in " + filepath.Dir(path)
+		f.Cause = "no space is left in " + filepath.Dir(file)
 		f.Hint = "free space there, or write to another file system; nothing was left behind"
 	case errors.Is(err, squashfs.ErrTooManyIDs):
 		f.Hint = "the format has room for 65,535 owners; change the owner of some files"
+	case errors.Is(err, fs.ErrExist):
+		f.Hint = existsHint
 	case errors.Is(err, fs.ErrPermission):
-		f.Hint = "read the directory as a user that may, or leave the file out"
+		f.Hint = "run it as a user that may read it, or leave it out with --exclude"
+	case errors.Is(err, fs.ErrNotExist):
+		f.Hint = "check the spelling of DIR; if it changed while it was read, run it again"
+	case errors.Is(err, syscall.ENOTDIR):
+		f.Hint = "DIR must be a directory; for an image file there is: gangway squashfs convert IMAGE FILE"
 	default:
 		return err
 	}
