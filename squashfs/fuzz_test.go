@@ -70,12 +70,13 @@ func (x *tables) image() []byte {
 	return b
 }
 
+// open returns nil where the tables make no image, as empty ones do not.
 func (x *tables) open(t *testing.T, c *Cache) *Reader {
 	t.Helper()
 	r, err := NewReader(readerOf(x.image()), ReaderOptions{Cache: c, Workers: 1})
 	if err != nil {
 		wantKnown(t, err)
-		t.Skip(err)
+		return nil
 	}
 	return r
 }
@@ -139,6 +140,9 @@ func FuzzInode(f *testing.F) {
 	c := fuzzCache(f)
 	f.Fuzz(func(t *testing.T, b []byte, at uint16) {
 		r := (&tables{inodes: b, nInodes: 1000}).open(t, c)
+		if r == nil {
+			return
+		}
 		defer r.Close()
 		k := &checker{ctx: t.Context(), r: r, o: CheckOptions{MaxProblems: 5}}
 		n := 0
@@ -185,6 +189,9 @@ func FuzzDir(f *testing.F) {
 		// Room for the inodes that entries may name.
 		inodes := append(dir.appendTo(nil, 0, 0, &inodeTail{}), make([]byte, 4*metaSize)...)
 		r := (&tables{inodes: inodes, dirs: b, nInodes: 999}).open(t, c)
+		if r == nil {
+			return
+		}
 		defer r.Close()
 		root, err := r.Root()
 		if err != nil {
@@ -240,6 +247,9 @@ func FuzzXattr(f *testing.F) {
 			return
 		}
 		r := (&tables{inodes: dir.appendTo(nil, 0, 0, &inodeTail{}), xattrs: b, nInodes: 1, nXattrs: n}).open(t, c)
+		if r == nil {
+			return
+		}
 		defer r.Close()
 		set, err := r.Xattrs(Inode{Number: 1})
 		wantKnown(t, err)

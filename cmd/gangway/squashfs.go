@@ -58,6 +58,16 @@ func openImage(path string) (*squashfs.Reader, error) {
 	return nil, &fault.Error{What: err, Hint: hint}
 }
 
+// withImage runs f with an image that is closed afterwards.
+func withImage(file string, f func(*squashfs.Reader) error) error {
+	r, err := openImage(file)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return f(r)
+}
+
 // imageFault says what to do about an image that cannot be read.
 func imageFault(path string, err error) error {
 	f := &fault.Error{What: err}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -57,23 +58,24 @@ func squashfsInfo(env *cli.Env) *cobra.Command {
 	}
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		r, err := openImage(args[0])
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		sb := r.Superblock()
-		info := imageInfo{
-			File: args[0], Bytes: sb.BytesUsed, Compression: compressionOf(&sb), BlockSize: sb.BlockSize,
-			Inodes: sb.Inodes, Fragments: sb.Fragments, IDs: sb.IDs, Made: sb.Made(),
-			Exportable: sb.Flags&squashfs.FlagExportable != 0, Xattrs: sb.Flags&squashfs.FlagNoXattrs == 0,
-		}
-		if t := r.Trailer(); t != nil {
-			info.Trailer = t.Size()
-		}
-		return out.Print(info)
+		return withImage(args[0], func(r *squashfs.Reader) error {
+			return out.Print(newImageInfo(args[0], r))
+		})
 	}
 	return cmd
+}
+
+func newImageInfo(file string, r *squashfs.Reader) imageInfo {
+	sb := r.Superblock()
+	info := imageInfo{
+		File: file, Bytes: sb.BytesUsed, Compression: compressionOf(&sb), BlockSize: sb.BlockSize,
+		Inodes: sb.Inodes, Fragments: sb.Fragments, IDs: sb.IDs, Made: sb.Made(),
+		Exportable: sb.Flags&squashfs.FlagExportable != 0, Xattrs: sb.Flags&squashfs.FlagNoXattrs == 0,
+	}
+	if t := r.Trailer(); t != nil {
+		info.Trailer = t.Size()
+	}
+	return info
 }
 
 // listed is one line of "squashfs ls".
@@ -118,38 +120,29 @@ func squashfsLs(env *cli.Env) *cobra.Command {
 	cmd.Flags().BoolVarP(&recursive, "recursive", "R", false, "list what is below directories too")
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		r, err := openImage(args[0])
-		if err != nil {
-			return err
-		}
-		defer r.Close()
 		start := "."
 		if len(args) > 1 {
 			start = inImage(args[1])
 		}
-		err = fs.WalkDir(r.FS(), start, func(name string, d fs.DirEntry, err error) error {
-			if err == nil {
-				err = cmd.Context().Err()
-			}
-			if err != nil || name == start && d.IsDir() {
+		return withImage(args[0], func(r *squashfs.Reader) error {
+			err := fs.WalkDir(r.FS(), start, func(name string, d fs.DirEntry, err error) error {
+				if err = cmp.Or(err, cmd.Context().Err()); err != nil || name == start && d.IsDir() {
+					return err
+				}
+				l, err := listEntry(r, name, d, long)
+				if err == nil {
+					err = out.Record(l)
+				}
+				if err == nil && d.IsDir() && !recursive {
+					err = fs.SkipDir
+				}
 				return err
-			}
-			l, err := listEntry(r, name, d, long)
+			})
 			if err != nil {
-				return err
-			}
-			if err := out.Record(l); err != nil {
-				return err
-			}
-			if d.IsDir() && !recursive {
-				return fs.SkipDir
+				return imageFault(args[0], fmt.Errorf("list %s: %w", args[0], err))
 			}
 			return nil
 		})
-		if err != nil {
-			return imageFault(args[0], fmt.Errorf("list %s: %w", args[0], err))
-		}
-		return nil
 	}
 	return cmd
 }
@@ -214,18 +207,15 @@ func squashfsCat(env *cli.Env) *cobra.Command {
 		Example: "gangway squashfs cat image.sqsh /etc/os-release",
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		r, err := openImage(args[0])
-		if err != nil {
-			return err
-		}
-		defer r.Close()
 		out := contextWriter{cmd.Context(), env.Stdout}
-		for _, name := range args[1:] {
-			if err := catFile(out, r, inImage(name)); err != nil {
-				return imageFault(args[0], fmt.Errorf("print %s of %s: %w", path.Clean("/"+name), args[0], err))
+		return withImage(args[0], func(r *squashfs.Reader) error {
+			for _, name := range args[1:] {
+				if err := catFile(out, r, inImage(name)); err != nil {
+					return imageFault(args[0], fmt.Errorf("print %s of %s: %w", path.Clean("/"+name), args[0], err))
+				}
 			}
-		}
-		return nil
+			return nil
+		})
 	}
 	return cmd
 }
@@ -286,15 +276,12 @@ data is not found.`,
 	cmd.Flags().BoolVar(&o.SkipData, "skip-data", false, "check the tables only")
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		r, err := openImage(args[0])
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		if err := squashfs.Check(cmd.Context(), r, o); err != nil {
-			return &fault.Error{What: fmt.Errorf("check %s: %w", args[0], err), Hint: "fetch or make the file again"}
-		}
-		return out.Print(checked{args[0], r.Superblock().Inodes, !o.SkipData})
+		return withImage(args[0], func(r *squashfs.Reader) error {
+			if err := squashfs.Check(cmd.Context(), r, o); err != nil {
+				return &fault.Error{What: fmt.Errorf("check %s: %w", args[0], err), Hint: "fetch or make the file again"}
+			}
+			return out.Print(checked{args[0], r.Superblock().Inodes, !o.SkipData})
+		})
 	}
 	return cmd
 }

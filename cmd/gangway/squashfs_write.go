@@ -108,24 +108,22 @@ gangway squashfs convert --compression gzip image.sqsh for-an-old-kernel.sqsh`,
 	f.register(cmd)
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		src, err := openImage(args[0])
-		if err != nil {
-			return err
-		}
-		defer src.Close()
 		f.recompress = cmd.Flags().Changed("level")
-		w, err := f.begin(env, args[1])
-		if err != nil {
-			return err
-		}
-		defer w.Close()
-		if err := w.AddImage(cmd.Context(), src, "."); err != nil {
+		return withImage(args[0], func(src *squashfs.Reader) error {
+			w, err := f.begin(env, args[1])
+			if err != nil {
+				return err
+			}
+			defer w.Close()
+			err = w.AddImage(cmd.Context(), src, ".")
 			if errors.Is(err, squashfs.ErrCorrupt) {
 				return imageFault(args[0], fmt.Errorf("convert %s: %w", args[0], err))
 			}
-			return writeFault(args[1], err)
-		}
-		return commit(cmd, w, args[1], out)
+			if err != nil {
+				return writeFault(args[1], err)
+			}
+			return commit(cmd, w, args[1], out)
+		})
 	}
 	return cmd
 }
