@@ -84,13 +84,14 @@ func TestReadsTar2sqfs(t *testing.T) {
 
 func TestReadsGensquashfs(t *testing.T) {
 	dir := richTree(t, 300_000)
-	// It takes neither empty attributes nor the root's time.
+	// It takes neither empty attributes nor the root's time and owner.
+	owner := fmt.Sprintf("uid=%d,gid=%d", os.Getuid(), os.Getgid())
 	_ = unix.Lremovexattr(filepath.Join(dir, "hello"), "user.empty")
 	must(t, os.Chtimes(dir, time.Unix(0, 0), time.Unix(0, 0)))
 	for _, args := range []string{"-c gzip", "-c zstd", "-c xz", "-c lz4", "-c zstd -b 4096", "-c zstd -T", "-c zstd -e"} {
 		t.Run(args, func(t *testing.T) {
 			img := filepath.Join(t.TempDir(), "g.sqfs")
-			runTool(t, "gensquashfs", append(strings.Fields(args), "-q", "-f", "-k", "-x", "-D", dir, img)...)
+			runTool(t, "gensquashfs", append(strings.Fields(args), "-q", "-f", "-k", "-x", "-d", owner, "-D", dir, img)...)
 			r := openImage(t, img, ReaderOptions{})
 			must(t, Check(t.Context(), r, CheckOptions{}))
 			compareTreeLinks(t, r, dir, nil) // it makes each name a file of its own
