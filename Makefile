@@ -62,7 +62,7 @@ bench: build ## us and our peers in one run, with ratios
 fuzz: ## every fuzz target for T (60s)
 	for pkg in $$($(GO) list ./...); do \
 		for name in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-			$(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(T) $$pkg; \
+			$(GO) test -run '^$$' -fuzz "^$$name$$" -fuzzminimizetime 10x -fuzztime $(T) $$pkg; \
 		done; \
 	done
 
