@@ -16,8 +16,9 @@ func program() cli.Program {
 		Long: `Gangway runs containerised jobs on GPU clusters and single machines.
 
 This version holds only the commands listed below.`,
-		Example: `gangway version --json
-gangway help completion
+		Example: `gangway squashfs create ./rootfs image.sqsh
+gangway squashfs ls -l image.sqsh /etc
+gangway help squashfs create
 source <(gangway completion bash)`,
 		Verbs: []cli.Verb{
 			squashfsVerb,
