@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -62,23 +61,37 @@ func (w *Writer) AddDir(ctx context.Context, dir string, o DirOptions) error {
 func (a *dirAdder) findOutput() {
 	var st unix.Stat_t
 	if f, ok := a.w.out.w.(*os.File); ok && unix.Fstat(int(f.Fd()), &st) == nil {
-		a.own = append(a.own, hostFile{st.Dev, st.Ino})
+		a.output = hostFile{st.Dev, st.Ino}
 	}
-	if a.w.replaces != "" && unix.Lstat(a.w.replaces, &st) == nil {
-		a.own = append(a.own, hostFile{st.Dev, st.Ino})
+	if a.w.replaces != "" && unix.Stat(filepath.Dir(a.w.replaces), &st) == nil {
+		a.replacedIn = hostFile{st.Dev, st.Ino}
 	}
+}
+
+// isOutput says whether a file is the image. The one to be replaced is known by its
+// name, since other names of it stay.
+func (a *dirAdder) isOutput(host string, st *unix.Stat_t) bool {
+	if a.output == (hostFile{st.Dev, st.Ino}) {
+		return true
+	}
+	if a.w.replaces == "" || filepath.Base(host) != filepath.Base(a.w.replaces) {
+		return false
+	}
+	var in unix.Stat_t
+	return unix.Stat(filepath.Dir(host), &in) == nil && a.replacedIn == hostFile{in.Dev, in.Ino}
 }
 
 type hostFile struct{ dev, ino uint64 }
 
 type dirAdder struct {
-	w    *Writer
-	o    DirOptions
-	ctx  context.Context // of one call of AddDir
-	dev  uint64
-	own  []hostFile          // the image itself
-	seen map[hostFile]string // hard linked files by their first path
-	buf  []byte
+	w   *Writer
+	o   DirOptions
+	ctx context.Context // of one call of AddDir
+	dev uint64
+	// The file that the image is written to, and the directory that it will be in.
+	output, replacedIn hostFile
+	seen               map[hostFile]string // hard linked files by their first path
+	buf                []byte
 }
 
 func (a *dirAdder) add(host, name string) error {
@@ -93,7 +106,7 @@ func (a *dirAdder) add(host, name string) error {
 }
 
 func (a *dirAdder) addStat(host, name string, st *unix.Stat_t) error {
-	if slices.Contains(a.own, hostFile{st.Dev, st.Ino}) {
+	if a.isOutput(host, st) {
 		return nil
 	}
 	e := Entry{

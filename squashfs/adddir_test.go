@@ -3,6 +3,7 @@
 package squashfs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -308,6 +309,7 @@ func TestAddDirLeavesOutItself(t *testing.T) {
 		must(t, os.Mkdir(filepath.Join(dir, "z"), 0o700))
 		path := filepath.Join(dir, "z", "image")
 		must(t, os.WriteFile(path, noise(2, 1<<20), 0o600))
+		must(t, os.Link(path, filepath.Join(dir, "other"))) // which stays
 		w, err := create(path, WriterOptions{})
 		must(t, err)
 		w.replaces = path // as Create does
@@ -319,6 +321,9 @@ func TestAddDirLeavesOutItself(t *testing.T) {
 		defer r.Close()
 		for range r.ReadDir(wAt(t, r, "z")) {
 			t.Errorf("%s: the image is in itself", how)
+		}
+		if !bytes.Equal(wContent(t, r, "other"), noise(2, 1<<20)) {
+			t.Errorf("%s: another name of the old image has other content", how)
 		}
 	}
 }

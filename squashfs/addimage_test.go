@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"syscall"
 	"testing"
 )
 
@@ -142,6 +143,23 @@ func TestFinishCanceled(t *testing.T) {
 	}
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the image is there: %v", err)
+	}
+	out := &wMem{}
+	many, err := NewWriter(out, WriterOptions{})
+	must(t, err)
+	defer many.Close()
+	for i := range 1000 {
+		must(t, many.Add(Entry{Path: fmt.Sprint(i)}, nil))
+	}
+	if _, err := many.Finish(ctx); !errors.Is(err, context.Canceled) || len(out.b) > superblockSize {
+		t.Errorf("%v, and %d bytes were written", err, len(out.b))
+	}
+}
+
+// TestCreateOverDirectory: this is told before the work, not after it.
+func TestCreateOverDirectory(t *testing.T) {
+	if _, err := Create(t.TempDir(), WriterOptions{}); !errors.Is(err, syscall.EISDIR) {
+		t.Errorf("%v", err)
 	}
 }
 

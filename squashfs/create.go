@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // FileWriter is a Writer whose image appears under its name only when it is
@@ -28,6 +29,9 @@ type FileWriter struct {
 func Create(path string, o WriterOptions) (*FileWriter, error) {
 	if path == "" {
 		return nil, fmt.Errorf("create image %q: %w", path, fs.ErrNotExist)
+	}
+	if st, err := os.Lstat(path); err == nil && st.IsDir() {
+		return nil, fmt.Errorf("create image %s: %w", path, syscall.EISDIR)
 	}
 	f, temp, err := openTemp(filepath.Dir(path), filepath.Base(path))
 	if err != nil {
@@ -143,7 +147,8 @@ func linkNew(from, to string) error {
 	if err := os.Link(from, to); err != nil {
 		return err
 	}
-	return os.Remove(from)
+	_ = os.Remove(from) // the image is there, which counts
+	return nil
 }
 
 func syncDir(dir string) error {

@@ -111,14 +111,14 @@ func TestCreateFails(t *testing.T) {
 	}
 }
 
-// TestCreateCannotName has a directory in the image's place.
+// TestCreateCannotName has a directory come in the image's place.
 func TestCreateCannotName(t *testing.T) {
 	for how, create := range wCreates {
 		t.Run(how, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "image")
-			must(t, os.Mkdir(path, 0o755))
 			w, err := create(path, WriterOptions{})
 			must(t, err)
+			must(t, os.Mkdir(path, 0o755))
 			if _, err := w.Commit(t.Context(), nil); err == nil {
 				t.Error("an image took a directory's place")
 			}

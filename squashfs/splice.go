@@ -270,7 +270,12 @@ func (w *Writer) copyExtent(ctx context.Context, r *Reader, e *extent) error {
 
 // copyBytes appends n bytes of the source.
 func (w *Writer) copyBytes(ctx context.Context, r *Reader, from, n int64) error {
-	write := func(p []byte) error { return cmp.Or(ctx.Err(), w.out.write(p)) }
+	write := func(p []byte) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return w.out.write(p)
+	}
 	copied, err := io.Copy(writerFunc(write), io.NewSectionReader(r.src, from, n))
 	if err == nil && copied < n {
 		err = io.ErrUnexpectedEOF

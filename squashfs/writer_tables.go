@@ -2,7 +2,6 @@ package squashfs
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -33,7 +32,10 @@ func (w *Writer) finish(ctx context.Context) (Info, error) {
 	for _, write := range []func(*Superblock) error{
 		w.writeInodes, w.writeFragments, w.writeExport, w.writeIDs, w.writeXattrs,
 	} {
-		if err := cmp.Or(ctx.Err(), write(&sb)); err != nil {
+		if err := ctx.Err(); err != nil {
+			return Info{}, err
+		}
+		if err := write(&sb); err != nil {
 			return Info{}, err
 		}
 	}

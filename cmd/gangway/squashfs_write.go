@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -49,7 +50,7 @@ gangway squashfs create --level 19 --block-size 1M ./data data.sqsh`,
 		warn := warnings{env: env}
 		o.Warn, o.Filter = warn.add, leaveOut
 		if err := w.AddDir(cmd.Context(), args[0], o); err != nil {
-			return writeFault(args[1], err)
+			return addFault(args[1], err)
 		}
 		warn.end()
 		return commit(cmd, w, args[1], out)
@@ -63,9 +64,14 @@ func excluded(patterns []string) (func(*squashfs.Entry) bool, error) {
 		if _, err := path.Match(p, ""); err != nil {
 			return nil, fault.Usage(fmt.Errorf("pattern %q: %w", p, err), "write a [ that is meant as such as \\[")
 		}
-		patterns[i] = inImage(p)
+		if patterns[i] = inImage(p); patterns[i] == "." || strings.HasPrefix(p, "..") {
+			return nil, fault.Usage(fmt.Errorf("pattern %q: it names nothing within DIR", p), "give a path relative to DIR")
+		}
 	}
 	return func(e *squashfs.Entry) bool {
+		if e.Path == "." {
+			return true // which ".*" matches
+		}
 		return !slices.ContainsFunc(patterns, func(p string) bool {
 			match, _ := path.Match(p, e.Path) // proved above
 			return match
@@ -120,7 +126,7 @@ gangway squashfs convert --compression gzip image.sqsh for-an-old-kernel.sqsh`,
 				return imageFault(args[0], fmt.Errorf("convert %s: %w", args[0], err))
 			}
 			if err != nil {
-				return writeFault(args[1], err)
+				return addFault(args[1], err)
 			}
 			return commit(cmd, w, args[1], out)
 		})
@@ -131,23 +137,21 @@ gangway squashfs convert --compression gzip image.sqsh for-an-old-kernel.sqsh`,
 // commit finishes an image and reports it.
 func commit(cmd *cobra.Command, w *squashfs.FileWriter, file string, out *cli.Reporter) error {
 	info, err := w.Commit(cmd.Context(), nil)
+	if errors.Is(err, fs.ErrExist) {
+		return &fault.Error{What: err, Hint: existsHint}
+	}
 	if err != nil {
-		return writeFault(file, err)
+		return spaceFault(file, err)
 	}
 	return out.Print(newWritten(file, info))
 }
 
-// writeFault says what to do about an image that could not be written.
-func writeFault(file string, err error) error {
+// addFault says what to do about content that could not be added to an image.
+func addFault(file string, err error) error {
 	f := &fault.Error{What: err}
 	switch {
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		f.Cause = "no space is left in " + filepath.Dir(file)
-		f.Hint = "free space there, or write to another file system; nothing was left behind"
 	case errors.Is(err, squashfs.ErrTooManyIDs):
 		f.Hint = "the format has room for 65,535 owners; change the owner of some files"
-	case errors.Is(err, fs.ErrExist):
-		f.Hint = existsHint
 	case errors.Is(err, fs.ErrPermission):
 		f.Hint = "run it as a user that may read it, or leave it out with --exclude"
 	case errors.Is(err, fs.ErrNotExist):
@@ -155,9 +159,21 @@ func writeFault(file string, err error) error {
 	case errors.Is(err, syscall.ENOTDIR):
 		f.Hint = "DIR must be a directory; for an image file there is: gangway squashfs convert IMAGE FILE"
 	default:
-		return err
+		return spaceFault(file, err)
 	}
 	return f
+}
+
+// spaceFault says what to do where the image has no room on disk.
+func spaceFault(file string, err error) error {
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	return &fault.Error{
+		What:  err,
+		Cause: "no space is left in " + filepath.Dir(file),
+		Hint:  "free space there, or write to another file system; nothing was left behind",
+	}
 }
 
 // Text implements cli.Result.
