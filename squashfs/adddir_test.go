@@ -135,7 +135,7 @@ func TestAddDirNoXattrs(t *testing.T) {
 	dir := t.TempDir()
 	wPut(t, dir+"/f", "")
 	if err := unix.Setxattr(dir+"/f", "user.a", []byte("b"), 0); err != nil {
-		t.Skipf("the file system has no user xattrs: %v", err)
+		t.Skipf("needs a file system with user xattrs: %v", err)
 	}
 	for _, no := range []bool{false, true} {
 		r := wAddDir(t, dir, WriterOptions{}, DirOptions{NoXattrs: no})
@@ -155,7 +155,7 @@ func TestAddDirWarnsOfACL(t *testing.T) {
 		acl = le.AppendUint32(le.AppendUint16(le.AppendUint16(acl, uint16(e[0])), uint16(e[1])), e[2])
 	}
 	if err := unix.Setxattr(dir+"/f", "system.posix_acl_access", acl, 0); err != nil {
-		t.Skipf("the file system has no ACLs: %v", err)
+		t.Skipf("needs a file system with ACLs: %v", err)
 	}
 	var warned []string
 	r := wAddDir(t, dir, WriterOptions{}, DirOptions{Warn: func(path string, err error) {

@@ -18,7 +18,7 @@ func wLong() bool { return os.Getenv("GANGWAY_TEST_LONG") != "" }
 func wNeedRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("not root")
+		t.Skip("needs root")
 	}
 }
 
@@ -212,7 +212,7 @@ func wNeedLoopMounts(t testing.TB, img string) {
 	dir := t.TempDir()
 	probe := mksquashfs(t, dir, "-comp", f.Superblock().Compression.String())
 	if exec.Command("mount", "-t", "squashfs", "-o", "loop,ro", probe, dir).Run() != nil {
-		t.Skipf("the kernel does not loop-mount %s squashfs here", f.Superblock().Compression)
+		t.Skipf("needs a kernel that loop-mounts %s squashfs", f.Superblock().Compression)
 	}
 	_ = exec.Command("umount", dir).Run()
 }

@@ -67,7 +67,7 @@ func wFuse(t *testing.T, name, img string) string {
 	needTool(t, name)
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR, 0)
 	if err != nil {
-		t.Skipf("/dev/fuse: %v", err)
+		t.Skipf("needs /dev/fuse: %v", err)
 	}
 	unix.Close(fd)
 	dir := t.TempDir()

@@ -21,7 +21,7 @@ import (
 func needTool(t testing.TB, name string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
-		t.Skipf("%s is not installed", name)
+		t.Skipf("needs %s", name)
 	}
 }
 

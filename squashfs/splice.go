@@ -98,7 +98,7 @@ func (w *Writer) splice(e Entry, src *Reader, i Inode) error {
 }
 
 // add notes what a file needs of its source and returns the content's number.
-func (s *splicer) add(r *Reader, i Inode) (uint32, error) {
+func (s *splicer) add(r *Reader, i Inode) (id uint32, err error) {
 	at := slices.IndexFunc(s.sources, func(x *spliceSource) bool { return x.r == r })
 	if at < 0 {
 		at = len(s.sources)
@@ -106,14 +106,17 @@ func (s *splicer) add(r *Reader, i Inode) (uint32, error) {
 	}
 	src := s.sources[at]
 	c := content{start: i.start, blocks: s.sizes.n, fragment: i.fragment, fragOffset: i.fragOffset}
+	defer func() {
+		if err != nil {
+			s.sizes.truncate(c.blocks)
+		}
+	}()
 	end := i.start
 	for size, err := range r.blockSizes(i) {
 		if err != nil {
-			s.sizes.truncate(c.blocks)
 			return 0, err
 		}
 		if size != 0 && !r.canStore(size) {
-			s.sizes.truncate(c.blocks)
 			return 0, corrupt("data block of size %#x", size)
 		}
 		end += uint64(size & blockSizeMask)

@@ -285,7 +285,7 @@ func wHostFS(t *testing.T, kind string, mkfs []string) string {
 	wTool(t, mkfs[0], append(mkfs[1:], disk)...)
 	dir := t.TempDir()
 	if out, err := exec.Command("mount", "-t", kind, "-o", "loop", disk, dir).CombinedOutput(); err != nil {
-		t.Skipf("%s cannot be loop-mounted here: %s", kind, out)
+		t.Skipf("needs loop mounts of %s: %s", kind, out)
 	}
 	t.Cleanup(func() { wTool(t, "umount", dir) })
 	return dir

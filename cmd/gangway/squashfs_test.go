@@ -2,7 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -42,5 +45,37 @@ func TestParseBlockSize(t *testing.T) {
 func TestExcluded(t *testing.T) {
 	if _, err := excluded([]string{"a["}); err == nil {
 		t.Error("a bad pattern was taken")
+	}
+}
+
+// TestCanceled runs the verbs for one who has pressed Ctrl-C: they say so, and
+// leave nothing.
+func TestCanceled(t *testing.T) {
+	dir := t.TempDir()
+	image, file := filepath.Join(dir, "image"), filepath.Join(dir, "file")
+	run := func(ctx context.Context, args ...string) (code int, out string) {
+		var stdout, stderr bytes.Buffer
+		env := &cli.Env{Stdout: &stdout, Stderr: &stderr, Getenv: os.Getenv}
+		return program().Run(ctx, env, append([]string{"squashfs"}, args...)), stdout.String()
+	}
+	if code, _ := run(t.Context(), "create", ".", image); code != 0 {
+		t.Fatalf("create: exit %d", code)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, args := range [][]string{
+		{"create", ".", file},
+		{"convert", image, file},
+		{"convert", "-c", "gzip", image, file},
+		{"ls", image},
+		{"cat", image, "main.go"},
+		{"check", image},
+	} {
+		if code, out := run(ctx, args...); code == 0 || out != "" {
+			t.Errorf("%v: exit %d, output %q", args, code, out)
+		}
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
+		t.Errorf("%v, %v: want the image alone", list, err)
 	}
 }
