@@ -16,11 +16,14 @@ func program() cli.Program {
 		Long: `Gangway runs containerised jobs on GPU clusters and single machines.
 
 This version holds only the commands listed below.`,
-		Example: `gangway squashfs create ./rootfs image.sqsh
+		Example: `gangway image pull docker.io/library/debian:12
+gangway image ls
+gangway squashfs create ./rootfs image.sqsh
 gangway squashfs ls -l image.sqsh /etc
 gangway help squashfs create
 source <(gangway completion bash)`,
 		Verbs: []cli.Verb{
+			imageVerb,
 			squashfsVerb,
 			cli.Version,
 			cli.Completion,

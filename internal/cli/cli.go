@@ -54,9 +54,12 @@ func OSEnv() *Env {
 
 // Color says whether text written to w may carry colours: only on a terminal
 // that has them, and not if the user set NO_COLOR.
-func (e *Env) Color(w io.Writer) bool {
+func (e *Env) Color(w io.Writer) bool { return e.Getenv("NO_COLOR") == "" && e.Terminal(w) }
+
+// Terminal says whether w is a terminal on which lines can be drawn anew.
+func (e *Env) Terminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	return ok && e.Getenv("NO_COLOR") == "" && e.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+	return ok && e.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
 // Verb makes one command of a program. It is called once a run.
@@ -87,7 +90,7 @@ func (p Program) Run(ctx context.Context, env *Env, args []string) int {
 	inner.Program, inner.Stdout = p.Name, out
 
 	err := p.execute(ctx, &inner, args)
-	werr := out.flush()
+	werr := out.Flush()
 	if werr != nil && (err == nil || errors.Is(err, werr)) {
 		if errors.Is(werr, syscall.EPIPE) {
 			// The reader has seen enough (| head). Programs die quietly

@@ -24,8 +24,9 @@ func (o *output) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// flush writes what is buffered and returns the first error of all writes.
-func (o *output) flush() error {
+// Flush writes what is buffered and returns the first error of all writes. Verbs
+// call it whose results are read while they come.
+func (o *output) Flush() error {
 	o.keep(o.buf.Flush())
 	return o.err
 }

@@ -19,6 +19,9 @@ const (
 	Shared    LockMode = unix.LOCK_SH // others that hold it shared
 )
 
+// ErrLocked says that somebody else holds a lock.
+var ErrLocked = errors.New("locked by somebody else")
+
 // Lock is a held lock. The kernel drops it when the process ends, however it ends.
 type Lock struct{ f *os.File }
 
@@ -35,12 +38,9 @@ func Acquire(ctx context.Context, name string, mode LockMode) (*Lock, error) {
 		if err := context.Cause(ctx); err != nil {
 			return nil, fmt.Errorf("lock %s: %w", name, err)
 		}
-		l, err := tryLock(name, mode)
-		if err == nil {
-			return l, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock %s: %w", name, err)
+		l, err := TryAcquire(name, mode)
+		if !errors.Is(err, ErrLocked) {
+			return l, err
 		}
 		// A blocking flock could only be ended by a signal to its thread.
 		select {
@@ -48,6 +48,19 @@ func Acquire(ctx context.Context, name string, mode LockMode) (*Lock, error) {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// TryAcquire is Acquire without waiting: it returns ErrLocked if somebody else
+// holds the lock.
+func TryAcquire(name string, mode LockMode) (*Lock, error) {
+	l, err := tryLock(name, mode)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrLocked
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", name, err)
+	}
+	return l, nil
 }
 
 // tryLock returns the lock, or EWOULDBLOCK if it is held or its file was replaced

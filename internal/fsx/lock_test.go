@@ -52,6 +52,9 @@ func TestLockModes(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := acquire(t, name, fsx.Exclusive)
+	if _, err := fsx.TryAcquire(name, fsx.Shared); !errors.Is(err, fsx.ErrLocked) {
+		t.Errorf("try beside an exclusive holder: %v", err)
+	}
 	if !refused(t, name, fsx.Shared) || !refused(t, name, fsx.Exclusive) {
 		t.Error("a second holder beside an exclusive one")
 	}

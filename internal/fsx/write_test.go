@@ -256,3 +256,40 @@ func TestWriteFileKilled(t *testing.T) {
 		removeTemps(t, dir, "f")
 	}
 }
+
+// TestSweep keeps what is young or locked, and what is none of ours.
+func TestSweep(t *testing.T) {
+	dir := t.TempDir()
+	old := time.Now().Add(-time.Hour)
+	for _, c := range []struct {
+		name   string
+		time   time.Time
+		locked bool
+		kept   bool
+	}{
+		{fsx.TempPrefix + "gone", old, false, false},
+		{fsx.TempPrefix + "young", time.Now(), false, true},
+		{fsx.TempPrefix + "written", old, true, true},
+		{"result", old, false, true},
+	} {
+		name := filepath.Join(dir, c.name)
+		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(name, c.time, c.time); err != nil {
+			t.Fatal(err)
+		}
+		if c.locked {
+			defer acquire(t, name, fsx.Exclusive).Release()
+		}
+		if err := fsx.Sweep(dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(name); (err == nil) != c.kept {
+			t.Errorf("%s: kept %v, want %v", c.name, err == nil, c.kept)
+		}
+	}
+	if err := fsx.Sweep(filepath.Join(dir, "none")); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gangway-hpc/gangway/image"
+	"github.com/gangway-hpc/gangway/image/credential"
+	"github.com/gangway-hpc/gangway/image/oci"
+	"github.com/gangway-hpc/gangway/image/reference"
+	"github.com/gangway-hpc/gangway/image/registry"
+	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/config"
+	"github.com/gangway-hpc/gangway/internal/fault"
+)
+
+// imageVerb is the group of verbs for the store of container images.
+func imageVerb(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "pull, list, check and remove container images",
+		Long: `Pull, list, check and remove container images.
+
+Images lie in a store, by default ~/.cache/gangway (or $XDG_CACHE_HOME/gangway;
+another by --store, GANGWAY_STORE or image.store in gangway.toml). A layer is
+converted to squashfs while it is fetched and kept once, however many images have
+it; nothing is unpacked.`,
+		SuggestFor: []string{"images", "enroot", "docker", "podman"},
+		Example: `gangway image pull docker.io/library/debian:12
+gangway image ls
+gangway image export debian:12 -o debian.sqsh
+gangway image gc --older-than 30d`,
+	}
+	for _, verb := range []cli.Verb{
+		imagePull, imageLs, imageInspect, imageRm, imagePin, imageUnpin, imageGC, imageVerify,
+		imageExport, imagePrecache, imageConvertLayer,
+	} {
+		cmd.AddCommand(verb(env))
+	}
+	return cmd
+}
+
+// imageFlags are what all verbs of images take.
+type imageFlags struct {
+	env      *cli.Env
+	store    string
+	platform string
+}
+
+func newImageFlags(env *cli.Env, cmd *cobra.Command) *imageFlags {
+	f := &imageFlags{env: env}
+	cmd.Flags().StringVar(&f.store, "store", "", "directory of the images (default ~/.cache/gangway)")
+	return f
+}
+
+// withPlatform adds --platform.
+func (f *imageFlags) withPlatform(cmd *cobra.Command) *imageFlags {
+	cmd.Flags().StringVar(&f.platform, "platform", "", "OS/ARCHITECTURE[/VARIANT] of the image, as linux/arm64 (default: of this machine)")
+	return f
+}
+
+func (f *imageFlags) config() (config.Config, error) {
+	c, err := config.Load(config.Paths(f.env.Getenv))
+	if err != nil {
+		return c, err
+	}
+	for _, o := range []struct{ by, value string }{{"GANGWAY_STORE", f.env.Getenv("GANGWAY_STORE")}, {"--store", f.store}} {
+		if o.value == "" {
+			continue
+		}
+		if err := c.Override(o.by, "image.store"); err != nil {
+			return c, err
+		}
+		c.Image.Store = o.value
+	}
+	return c, nil
+}
+
+// open opens the store.
+func (f *imageFlags) open() (*image.Store, config.Config, error) {
+	c, err := f.config()
+	if err != nil {
+		return nil, c, err
+	}
+	dir := c.Image.Store
+	if dir == "" {
+		if dir, err = defaultStore(f.env.Getenv); err != nil {
+			return nil, c, err
+		}
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, c, err
+	}
+	s, err := image.Open(image.Options{Dir: dir, Convert: converter(), Now: f.env.Now})
+	return s, c, err
+}
+
+func defaultStore(getenv func(string) string) (string, error) {
+	if dir := getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "gangway"), nil
+	}
+	home := getenv("HOME")
+	if home == "" {
+		return "", &fault.Error{
+			What: errors.New("find the image store: HOME is not set"),
+			Hint: "say where images go: --store DIR, or set GANGWAY_STORE",
+		}
+	}
+	return filepath.Join(home, ".cache", "gangway"), nil
+}
+
+// client is what talks to registries.
+func (f *imageFlags) client(c config.Config, bandwidth int64) *registry.Client {
+	hosts := map[string]registry.Host{}
+	for name, r := range c.Registry {
+		hosts[name] = registry.Host{Mirrors: r.Mirrors, CAFile: r.CA, PlainHTTP: r.PlainHTTP, SkipVerify: r.SkipVerify}
+	}
+	return registry.New(registry.Options{
+		Credentials: credential.New(credential.Options{}),
+		Hosts:       hosts,
+		UserAgent:   "gangway",
+		Bandwidth:   bandwidth,
+	})
+}
+
+// chosenPlatform parses --platform; zero is this machine's.
+func (f *imageFlags) chosenPlatform() (oci.Platform, error) {
+	if f.platform == "" {
+		return oci.Platform{}, nil
+	}
+	return oci.ParsePlatform(f.platform)
+}
+
+// parseReference parses a reference and makes its path absolute, as the store keeps
+// it.
+func (f *imageFlags) parseReference(s string) (reference.Reference, error) {
+	r, err := reference.Parse(s)
+	if err != nil || r.Path == "" {
+		return r, err
+	}
+	if rest, ok := strings.CutPrefix(r.Path, "~/"); ok {
+		r.Path = filepath.Join(f.env.Getenv("HOME"), rest)
+	}
+	r.Path, err = filepath.Abs(r.Path)
+	return r, err
+}
+
+// key is the name that the store keeps a reference under: without the user, who only
+// chooses a credential.
+func key(r reference.Reference) string {
+	r.User = ""
+	return r.String()
+}
+
+// find finds the image that a person names.
+func (f *imageFlags) find(s *image.Store, name string) (image.Image, error) {
+	p, err := f.chosenPlatform()
+	if err != nil {
+		return image.Image{}, err
+	}
+	canonical := ""
+	if r, err := f.parseReference(name); err == nil {
+		canonical = key(r)
+	}
+	platform := ""
+	if p != (oci.Platform{}) {
+		platform = p.String()
+	}
+	return s.Find(name, canonical, platform)
+}
+
+// findAll finds several images by name.
+func (f *imageFlags) findAll(s *image.Store, names []string) ([]image.Image, error) {
+	var found []image.Image
+	for _, name := range names {
+		i, err := f.find(s, name)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, i)
+	}
+	return found, nil
+}
+
+// familiar is a canonical reference as people are shown it.
+func familiar(canonical string) string {
+	r, err := reference.Parse(canonical)
+	if err != nil {
+		return canonical
+	}
+	return r.Familiar()
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/image"
+	"github.com/gangway-hpc/gangway/image/layer"
+	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/fault"
+)
+
+// What an image holds is data of strangers. It is decompressed and taken apart by an
+// unprivileged process only: by this one where it is that of an ordinary user, and by
+// a child under another id, without access to any file, where it is root's.
+
+// nobody is the id of that child: it owns nothing.
+const nobody = 65534
+
+// converter returns how layers are converted: nil for in this process.
+func converter() image.Converter {
+	if os.Geteuid() != 0 || inUserNamespace() {
+		return nil
+	}
+	return convertInChild
+}
+
+// inUserNamespace says whether root is only mapped to somebody, who has no more
+// rights than an ordinary user.
+func inUserNamespace() bool {
+	b, err := os.ReadFile("/proc/self/uid_map")
+	f := strings.Fields(string(b))
+	return err == nil && (len(f) != 3 || f[2] != "4294967295")
+}
+
+// conversion is what parent and child tell each other.
+type conversion struct {
+	Info  layer.Info
+	Error string
+	Cause string
+	Hint  string
+}
+
+func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.Options) (layer.Info, error) {
+	arg, err := json.Marshal(o)
+	if err != nil {
+		return layer.Info{}, err
+	}
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "image", "convert-layer", string(arg))
+	cmd.Dir, cmd.Env = "/", []string{}
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.ExtraFiles = []*os.File{out}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential: &syscall.Credential{Uid: nobody, Gid: nobody, Groups: []uint32{}},
+		Pdeathsig:  syscall.SIGKILL, Setpgid: true,
+	}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return layer.Info{}, err
+	}
+	if err := cmd.Start(); err != nil {
+		return layer.Info{}, &fault.Error{
+			What:  fmt.Errorf("start a process of user %d to convert a layer: %w", nobody, err),
+			Cause: "root never takes apart what strangers wrote",
+			Hint:  "run it as an ordinary user, or give root the capabilities CAP_SETUID and CAP_SETGID",
+		}
+	}
+	_, copyErr := io.Copy(stdin, blob)
+	if errors.Is(copyErr, syscall.EPIPE) {
+		copyErr = nil // the child says why it ended
+	}
+	if copyErr != nil {
+		// The child must not take the begin of a blob for the whole.
+		_ = cmd.Process.Kill()
+	}
+	_ = stdin.Close()
+	err = cmd.Wait()
+	if copyErr != nil {
+		return layer.Info{}, copyErr
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return layer.Info{}, cause
+	}
+	var c conversion
+	if json.Unmarshal(stdout.Bytes(), &c) != nil {
+		return layer.Info{}, fmt.Errorf("convert layer in another process: %w: %.300s", err, stderr.String())
+	}
+	if c.Error != "" {
+		return layer.Info{}, &fault.Error{What: errors.New(c.Error), Cause: c.Cause, Hint: c.Hint}
+	}
+	return c.Info, nil
+}
+
+// imageConvertLayer is the child of convertInChild. It is not for people.
+func imageConvertLayer(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{Use: "convert-layer OPTIONS", Short: "convert a layer for another process", Hidden: true}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var o layer.Options
+		if err := json.Unmarshal([]byte(args[0]), &o); err != nil {
+			return fmt.Errorf("convert-layer: %w", err)
+		}
+		out := os.NewFile(3, "layer file")
+		if _, err := out.Stat(); err != nil {
+			return fmt.Errorf("convert-layer: %w", err)
+		}
+		// Nothing this process becomes has more rights, and no other of the same id
+		// looks into it.
+		err := errors.Join(
+			unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
+		if err != nil {
+			return fmt.Errorf("convert-layer: %w", err)
+		}
+		setMemoryLimits(env)
+		var c conversion
+		if c.Info, err = layer.Convert(cmd.Context(), out, env.Stdin, o); err != nil {
+			c.Error = err.Error()
+			if f, ok := errors.AsType[*fault.Error](err); ok {
+				c.Cause, c.Hint = f.Cause, f.Hint
+			}
+		}
+		return printLine(env.Stdout, c)
+	}
+	return cmd
+}

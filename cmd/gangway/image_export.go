@@ -1,0 +1,64 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/squashfs"
+)
+
+func imageExport(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "export IMAGE",
+		Short: "write an image of the store to one squashfs file",
+		Long: `Write an image of the store to one squashfs file with all its layers merged, which
+the kernel, unsquashfs, Enroot and Apptainer read. Compressed blocks are copied as
+they are.`,
+		Example: "gangway image export debian:12 -o debian.sqsh",
+	}
+	f := newImageFlags(env, cmd).withPlatform(cmd)
+	var file string
+	var force bool
+	cmd.Flags().StringVarP(&file, "output", "o", "", "the file to write")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "replace the file if it is there")
+	out := cli.NewReporter(env, cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if file == "" {
+			return fault.Usage(errors.New("export: no file is named"), "gangway image export "+args[0]+" -o FILE.sqsh")
+		}
+		s, _, err := f.open()
+		if err != nil {
+			return err
+		}
+		i, err := f.find(s, args[0])
+		if err != nil {
+			return err
+		}
+		lease, err := s.Lease(cmd.Context(), &i)
+		if err != nil {
+			return err
+		}
+		defer lease.Release()
+		opened, err := s.OpenImage(&i, squashfs.ReaderOptions{})
+		if err != nil {
+			return err
+		}
+		defer opened.Close()
+		w, err := (&writeFlags{compression: "zstd", blockSize: "128K", force: force}).begin(env, file)
+		if err != nil {
+			return err
+		}
+		defer w.Close()
+		warn := warnings{env: env}
+		if err := opened.Export(cmd.Context(), w.Writer, warn.add); err != nil {
+			return addFault(file, fmt.Errorf("export %s: %w", args[0], err))
+		}
+		warn.end()
+		return commit(cmd, w, file, out)
+	}
+	return cmd
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/fault"
+)
+
+func imagePrecache(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "precache [IMAGE...]",
+		Short: "fetch many images without disturbing what runs",
+		Long: `Fetch many images, those named and those listed in a file, one a line (# begins a
+comment, - is standard input). It runs at the lowest priority of processor and disk,
+goes on where an image cannot be had, and exits 125 if any could not.`,
+		Example: "gangway image precache --from images.txt --limit-rate 200M\ngangway image precache --pin debian:12",
+	}
+	f := newPullFlags(env, cmd)
+	var from string
+	var pin bool
+	cmd.Flags().StringVar(&from, "from", "", "file of references, one a line")
+	cmd.Flags().BoolVar(&pin, "pin", false, "protect the images from gc and rm")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		listed, err := listedIn(env, from)
+		if err != nil {
+			return err
+		}
+		names := append(args, listed...)
+		if len(names) == 0 {
+			return fault.Usage(errors.New("precache: no image is named"), "gangway image precache --from FILE, or IMAGE...")
+		}
+		p, err := f.puller()
+		if err != nil {
+			return err
+		}
+		defer p.client.Close()
+		stepBack(env)
+		failed := 0
+		for _, name := range names {
+			err := p.pull(cmd.Context(), name, "")
+			if err == nil && pin {
+				err = pinByName(cmd, p, name)
+			}
+			if cmd.Context().Err() != nil {
+				return err
+			}
+			if err != nil {
+				failed++
+				_, _ = io.WriteString(env.Stderr, fault.Text(env.Program, err, env.Color(env.Stderr)))
+			}
+		}
+		if failed > 0 {
+			return fmt.Errorf("precache: %d of %d images could not be had", failed, len(names))
+		}
+		return nil
+	}
+	return cmd
+}
+
+func pinByName(cmd *cobra.Command, p *puller, name string) error {
+	i, err := p.find(p.store, name)
+	if err != nil {
+		return err
+	}
+	return p.store.Pin(cmd.Context(), &i, true)
+}
+
+// listedIn returns the references of a file.
+func listedIn(env *cli.Env, name string) ([]string, error) {
+	var r io.Reader
+	switch name {
+	case "":
+		return nil, nil
+	case "-":
+		r = env.Stdin
+	default:
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, fault.Usage(fmt.Errorf("precache: %w", err), "name a file with one image a line: --from FILE")
+		}
+		defer f.Close()
+		r = f
+	}
+	var names []string
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		line, _, _ := strings.Cut(lines.Text(), " #")
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			names = append(names, line)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("precache: read %s: %w", name, err)
+	}
+	return names, nil
+}
+
+// The idle class of ioprio_set(2), and whom it is for.
+const (
+	ioprioWhoProcess = 1
+	ioprioIdle       = 3 << 13
+)
+
+// stepBack gives this process the lowest priority. Linux keeps priorities by thread;
+// threads to come inherit theirs.
+func stepBack(env *cli.Env) {
+	threads, err := os.ReadDir("/proc/self/task")
+	for _, t := range threads {
+		id, _ := strconv.Atoi(t.Name())
+		e := unix.Setpriority(unix.PRIO_PROCESS, id, 19)
+		if _, _, errno := unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(id), ioprioIdle); errno != 0 {
+			e = errors.Join(e, errno)
+		}
+		if !errors.Is(e, unix.ESRCH) { // the thread ended meanwhile
+			err = cmp.Or(err, e)
+		}
+	}
+	if err != nil {
+		fmt.Fprintf(env.Stderr, "%s: warning: the priority stays as it is: %v\n", env.Program, err)
+	}
+}

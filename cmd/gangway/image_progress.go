@@ -1,0 +1,254 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	"github.com/gangway-hpc/gangway/image"
+	"github.com/gangway-hpc/gangway/internal/cli"
+)
+
+// show prints how far a pull is: bars on a terminal, lines elsewhere, events with
+// --json.
+type show interface {
+	progress(image.Progress)
+	end(ok bool)
+}
+
+func newShow(env *cli.Env, name string, quiet, asJSON bool) show {
+	switch {
+	case asJSON:
+		return &events{w: env.Stdout, image: name, last: map[int]time.Time{}, phase: map[int]image.Phase{}}
+	case quiet:
+		return silent{}
+	case env.Terminal(env.Stderr):
+		return &bars{out: env.Stderr, bars: map[int]*layerBar{}}
+	default:
+		return &lines{out: env.Stderr, name: name, now: env.Now, layers: map[int]*layerLine{}}
+	}
+}
+
+type silent struct{}
+
+func (silent) progress(image.Progress) {}
+func (silent) end(bool)                {}
+
+// events prints each change, and progress within a phase a few times a second.
+type events struct {
+	w     io.Writer
+	image string
+	last  map[int]time.Time
+	phase map[int]image.Phase
+}
+
+// event is one line of --json.
+type event struct {
+	Event  string      `json:"event"`
+	Image  string      `json:"image"`
+	Layer  int         `json:"layer"`
+	Digest string      `json:"digest"`
+	Phase  image.Phase `json:"phase"`
+	Done   int64       `json:"done"`
+	Total  int64       `json:"total"`
+	Other  bool        `json:"other_process,omitempty"`
+}
+
+const eventEvery = 500 * time.Millisecond
+
+func (e *events) progress(p image.Progress) {
+	now := time.Now()
+	if e.phase[p.Layer] == p.Phase && now.Sub(e.last[p.Layer]) < eventEvery {
+		return
+	}
+	e.phase[p.Layer], e.last[p.Layer] = p.Phase, now
+	// The first error of stdout is kept and reported at the end.
+	_ = printLine(e.w, event{"layer", e.image, p.Layer, string(p.Digest), p.Phase, p.Done, p.Total, p.Other})
+	if f, ok := e.w.(interface{ Flush() error }); ok {
+		_ = f.Flush()
+	}
+}
+
+func (*events) end(bool) {}
+
+// printLine prints v as JSON on one line.
+func printLine(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// bars draws a bar a layer and one for all.
+type bars struct {
+	out    io.Writer
+	p      *mpb.Progress
+	total  *mpb.Bar
+	layers int
+	bars   map[int]*layerBar
+	sum    int64
+}
+
+type layerBar struct {
+	bar   *mpb.Bar
+	mu    sync.Mutex
+	phase image.Phase
+	other bool
+	done  int64
+}
+
+func (b *layerBar) word() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.other {
+		return string(b.phase) + "*" // another process does it
+	}
+	return string(b.phase)
+}
+
+func (b *bars) progress(p image.Progress) {
+	if b.p == nil {
+		b.p = mpb.New(mpb.WithOutput(b.out), mpb.WithWidth(64), mpb.WithRefreshRate(150*time.Millisecond))
+		b.total = b.p.AddBar(0, mpb.BarPriority(1<<30),
+			mpb.PrependDecorators(decor.Name("total", decor.WCSyncSpaceR), decor.Name("", decor.WCSyncSpaceR)),
+			mpb.AppendDecorators(
+				decor.CountersKiloByte("% .1f / % .1f", decor.WCSyncSpace),
+				decor.AverageSpeed(decor.SizeB1000(0), "% .1f", decor.WCSyncSpace),
+				decor.OnComplete(decor.AverageETA(decor.ET_STYLE_GO, decor.WCSyncSpace), ""),
+			))
+	}
+	l := b.bars[p.Layer]
+	if l == nil {
+		l = b.add(p)
+	}
+	l.mu.Lock()
+	l.phase, l.other = p.Phase, p.Other
+	l.mu.Unlock()
+	done := p.Done
+	if p.Phase == image.PhaseDone || p.Phase == image.PhaseCached {
+		done = p.Total
+	}
+	if done > l.done {
+		b.total.IncrInt64(done - l.done)
+		l.done = done
+	}
+	// The last byte would complete the bar, whose file is not finished yet.
+	if p.Phase == image.PhaseConvert {
+		done = max(0, p.Total-1)
+	}
+	l.bar.SetCurrent(done)
+}
+
+func (b *bars) add(p image.Progress) *layerBar {
+	l := &layerBar{}
+	l.bar = b.p.AddBar(max(1, p.Total), mpb.BarPriority(p.Layer),
+		mpb.PrependDecorators(
+			decor.Name(p.Digest.Short(), decor.WCSyncSpaceR),
+			decor.Any(func(decor.Statistics) string { return l.word() }, decor.WCSyncSpaceR),
+		),
+		mpb.AppendDecorators(
+			decor.CountersKiloByte("% .1f / % .1f", decor.WCSyncSpace),
+			decor.OnComplete(decor.AverageSpeed(decor.SizeB1000(0), "% .1f", decor.WCSyncSpace), ""),
+		))
+	b.bars[p.Layer] = l
+	b.sum += p.Total
+	b.total.SetTotal(b.sum, false)
+	return l
+}
+
+func (b *bars) end(ok bool) {
+	if b.p == nil {
+		return
+	}
+	for _, l := range b.bars {
+		if ok {
+			l.bar.SetTotal(-1, true)
+		} else {
+			l.bar.Abort(false)
+		}
+	}
+	if ok {
+		b.total.SetTotal(-1, true)
+	} else {
+		b.total.Abort(false)
+	}
+	b.p.Wait()
+}
+
+// lines prints a line for each layer that is finished, and how far all are now and
+// then.
+type lines struct {
+	out    io.Writer
+	name   string
+	now    func() time.Time
+	start  time.Time
+	next   time.Time
+	layers map[int]*layerLine
+}
+
+type layerLine struct {
+	image.Progress
+	begin time.Time
+}
+
+const linesEvery = 10 * time.Second
+
+func (l *lines) progress(p image.Progress) {
+	now := l.now()
+	if l.start.IsZero() {
+		l.start, l.next = now, now.Add(linesEvery)
+	}
+	old := l.layers[p.Layer]
+	if old == nil {
+		old = &layerLine{begin: now}
+		l.layers[p.Layer] = old
+	}
+	if p.Phase == image.PhaseFetch && old.Phase != image.PhaseFetch {
+		old.begin = now
+	}
+	changed := old.Phase != p.Phase || old.Other != p.Other
+	old.Progress = p
+	switch {
+	case changed && p.Phase == image.PhaseCached:
+		l.line(p, "cached")
+	case changed && p.Phase == image.PhaseDone:
+		l.line(p, fmt.Sprintf("done in %.1f s", now.Sub(old.begin).Seconds()))
+	case changed && p.Other:
+		l.line(p, "another process fetches it")
+	}
+	if now.After(l.next) {
+		l.next = now.Add(linesEvery)
+		l.summary(now)
+	}
+}
+
+func (l *lines) line(p image.Progress, what string) {
+	fmt.Fprintf(l.out, "%s: layer %d of %d (%s, %s): %s\n",
+		l.name, p.Layer+1, len(l.layers), p.Digest.Short(), image.FormatBytes(p.Total), what)
+}
+
+func (l *lines) summary(now time.Time) {
+	var done, total int64
+	for _, p := range l.layers {
+		total += p.Total
+		if p.Phase == image.PhaseDone || p.Phase == image.PhaseCached {
+			done += p.Total
+		} else {
+			done += p.Done
+		}
+	}
+	seconds := now.Sub(l.start).Seconds()
+	rate := float64(done) / seconds
+	left := ""
+	if rate > 0 {
+		left = fmt.Sprintf(", %.0f s left", float64(total-done)/rate)
+	}
+	fmt.Fprintf(l.out, "%s: %s of %s, %s/s%s\n", l.name,
+		image.FormatBytes(done), image.FormatBytes(total), image.FormatBytes(int64(rate)), left)
+}
+
+func (*lines) end(bool) {}

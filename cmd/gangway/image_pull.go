@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gangway-hpc/gangway/image"
+	"github.com/gangway-hpc/gangway/image/layer"
+	"github.com/gangway-hpc/gangway/image/registry"
+	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/config"
+)
+
+// pullFlags are what the verbs take that fetch images.
+type pullFlags struct {
+	*imageFlags
+	maxSize    sizeFlag
+	rate       sizeFlag
+	maxEntries int
+	quiet      bool
+	json       bool
+}
+
+func newPullFlags(env *cli.Env, cmd *cobra.Command) *pullFlags {
+	f := &pullFlags{imageFlags: newImageFlags(env, cmd).withPlatform(cmd)}
+	fl := cmd.Flags()
+	fl.Var(&f.maxSize, "max-size", "refuse images with more bytes in their layers, compressed, as 50G")
+	fl.IntVar(&f.maxEntries, "max-entries", 0, "refuse layers with more files (default 2000000)")
+	fl.Var(&f.rate, "limit-rate", "fetch no more bytes a second, as 100M")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print no progress")
+	fl.BoolVar(&f.json, "json", false, "print progress and results as JSON, an object a line")
+	return f
+}
+
+func imagePull(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pull IMAGE...",
+		Short: "fetch images into the store",
+		Long: `Fetch images into the store, and print the digest of each.
+
+IMAGE is what docker pull takes, or one of
+  docker://[USER@]HOST#REPOSITORY:TAG    as with Enroot and Pyxis
+  oci:DIR[:TAG]  oci-archive:FILE[:TAG]  docker-archive:FILE[:TAG]
+  dockerd://IMAGE  podman://IMAGE        of this machine's engines
+
+Credentials come from docker login or podman login, their credential helpers, and
+Enroot's .credentials. Registries, mirrors and certificate authorities are set in
+gangway.toml:
+  [registry."registry.example:5000"]
+  mirrors = ["mirror.example"]
+  ca = "/etc/ssl/registry.pem"
+  plain_http = false`,
+		Example: `gangway image pull debian:12
+gangway image pull --platform linux/arm64 nvcr.io/nvidia/pytorch:25.02-py3
+gangway image pull oci:./layout:1 docker-archive:image.tar`,
+		SuggestFor: []string{"fetch", "get", "download"},
+	}
+	f := newPullFlags(env, cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p, err := f.puller()
+		if err != nil {
+			return err
+		}
+		defer p.client.Close()
+		for _, name := range args {
+			if err := p.pull(cmd.Context(), name, ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// puller pulls images as the flags say.
+type puller struct {
+	*pullFlags
+	store  *image.Store
+	client *registry.Client
+	opts   image.PullOptions
+}
+
+func (f *pullFlags) puller() (*puller, error) {
+	store, cfg, err := f.open()
+	if err != nil {
+		return nil, err
+	}
+	p := &puller{pullFlags: f, store: store, client: f.client(cfg, f.rate.n)}
+	if p.opts.Platform, err = f.chosenPlatform(); err != nil {
+		return nil, err
+	}
+	if p.opts.MaxSize, err = f.limit(cfg); err != nil {
+		return nil, err
+	}
+	p.opts.Limits = layer.Limits{Entries: int64(f.maxEntries)}
+	setMemoryLimits(f.env)
+	return p, nil
+}
+
+// setMemoryLimits makes the garbage collector's growth small: what converts holds
+// hardly any pointers, so that collecting often is cheap, and halves the memory.
+func setMemoryLimits(env *cli.Env) {
+	if env.Getenv("GOGC") == "" {
+		debug.SetGCPercent(25)
+	}
+}
+
+// limit is --max-size, or what the configuration says.
+func (f *pullFlags) limit(c config.Config) (int64, error) {
+	if !f.maxSize.set {
+		if c.Image.MaxSize == "" {
+			return 0, nil
+		}
+		return parseSize(c.Image.MaxSize)
+	}
+	return f.maxSize.n, c.Override("--max-size", "image.max_size")
+}
+
+// pull pulls one image, keeps it under a name ("" is its own) and prints it.
+func (p *puller) pull(ctx context.Context, name, as string) error {
+	ref, err := p.parseReference(name)
+	if err != nil {
+		return err
+	}
+	src, err := p.store.OpenSource(ctx, p.client, ref)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	o := p.opts
+	o.Reference = key(ref)
+	if as != "" {
+		o.Reference = as
+	}
+	show := newShow(p.env, name, p.quiet, p.json)
+	o.Progress = show.progress
+	i, err := p.store.Pull(ctx, src, o)
+	show.end(err == nil)
+	if err != nil {
+		return err
+	}
+	return p.print(pulled{Event: "image", Image: i})
+}
+
+func (p *puller) print(v pulled) error {
+	if p.json {
+		return printLine(p.env.Stdout, v)
+	}
+	return v.Text(p.env.Stdout)
+}
+
+// pulled is the result of a pull.
+type pulled struct {
+	Event string `json:"event"`
+	image.Image
+}
+
+// Text prints what pins the image: a reference by digest.
+func (p pulled) Text(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "%s %s\n", familiar(p.Reference), p.Manifest)
+	return err
+}

@@ -1,0 +1,102 @@
+package credential
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/fault"
+)
+
+const maxHelperOutput = 64 << 10 // bytes
+
+// helperRule keeps the name of a helper from being a path.
+var helperRule = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$`)
+
+// errTooLong ends a helper that writes without end.
+var errTooLong = fmt.Errorf("it wrote more than %d bytes", maxHelperOutput)
+
+// limited keeps what is written to it, up to a limit. It does not embed the buffer,
+// whose ReadFrom would go round Write.
+type limited struct{ kept bytes.Buffer }
+
+// Write fails with errTooLong behind the limit.
+func (l *limited) Write(p []byte) (int, error) {
+	if l.kept.Len()+len(p) > maxHelperOutput {
+		return 0, errTooLong
+	}
+	return l.kept.Write(p)
+}
+
+// ask runs docker-credential-NAME get, which path names: the server on stdin, a JSON
+// object on stdout (github.com/docker/docker-credential-helpers).
+func (f *Finder) ask(ctx context.Context, name, path string, q query) (Credential, error) {
+	program := "docker-credential-" + name
+	fail := func(err error, hint string) (Credential, error) {
+		return Credential{}, &fault.Error{What: fmt.Errorf("ask %.120s, which %s names: %w", program, path, err), Hint: hint}
+	}
+	if !helperRule.MatchString(name) {
+		return fail(errors.New("that is not the name of a program"), "mend credsStore and credHelpers in "+path)
+	}
+	server := q.host
+	if server == dockerHub {
+		server = hubServer
+	}
+	out, err := f.run(ctx, program, server)
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return fail(errors.New("there is no such program"), "install it, or take it out of "+path+" and log in again")
+	case err != nil && saysNone(out):
+		return Credential{}, nil
+	case err != nil:
+		return fail(err, fmt.Sprintf("try it by hand: echo %s | %s get", server, program))
+	}
+	var answer struct{ Username, Secret string }
+	if json.Unmarshal(out, &answer) != nil { // whose text might quote the secret
+		return fail(errors.New("its answer is not the JSON of a credential"), fmt.Sprintf("try it by hand: echo %s | %s get", server, program))
+	}
+	c := Credential{Username: answer.Username, Password: answer.Secret, Source: path + ", " + program}.normal()
+	if c.Password == "" && c.IdentityToken == "" || !q.suits(c.Username) {
+		return Credential{}, nil
+	}
+	return c, nil
+}
+
+// saysNone recognises the texts for "nothing known of this server".
+func saysNone(out []byte) bool {
+	return strings.Contains(string(out), "credentials not found") || strings.Contains(string(out), "no credentials server URL")
+}
+
+func (f *Finder) run(ctx context.Context, program, server string) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("it did not answer within %s", f.timeout))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "get")
+	cmd.Stdin = strings.NewReader(server)
+	out := &limited{}
+	cmd.Stdout = out
+	// Helpers are often scripts; a signal to one process would leave the others.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	switch {
+	case err == nil:
+		return out.kept.Bytes(), nil
+	case context.Cause(ctx) != nil:
+		return nil, context.Cause(ctx)
+	case errors.Is(err, errTooLong):
+		return nil, errTooLong
+	}
+	// An error's text is on stdout. A secret is not repeated, should it be there.
+	if text := bytes.TrimSpace(out.kept.Bytes()); len(text) > 0 && text[0] != '{' {
+		err = fmt.Errorf("%w: %.300s", err, text)
+	}
+	return out.kept.Bytes(), err
+}

@@ -1,0 +1,72 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/gangway-hpc/gangway/image/layer"
+	"github.com/gangway-hpc/gangway/image/merged"
+	"github.com/gangway-hpc/gangway/internal/fsx"
+	"github.com/gangway-hpc/gangway/squashfs"
+)
+
+// buildIndex makes the store have the merged index of an image whose layers it has.
+func (s *Store) buildIndex(ctx context.Context, i *Image) error {
+	name := s.IndexPath(i.Manifest)
+	if s.indexFits(name, i) {
+		return nil
+	}
+	lock, err := s.lock(ctx, s.lockPath("index", i.Manifest), fsx.Exclusive)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Release() }()
+	if s.indexFits(name, i) {
+		return nil
+	}
+	b := merged.NewBuilder(merged.Options{Image: i.Manifest})
+	for n, l := range i.Layers {
+		if err := s.applyLayer(ctx, b, l); err != nil {
+			return fmt.Errorf("merge layer %d of %d (%s): %w", n+1, len(i.Layers), l.Digest.Short(), err)
+		}
+	}
+	return s.write(ctx, name, func(f *os.File) error {
+		_, err := b.WriteTo(f)
+		return err
+	})
+}
+
+// indexFits says whether an image's index is there and was made of its layers.
+func (s *Store) indexFits(name string, i *Image) bool {
+	x, err := merged.Open(name)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			s.log.Warn("index in store is damaged, it is made again", "image", i.Reference, "err", err)
+		}
+		return false
+	}
+	defer x.Close()
+	return slices.EqualFunc(x.Layers(), i.Layers, func(a merged.LayerInfo, b ImageLayer) bool { return a.Digest == b.Digest })
+}
+
+func (s *Store) applyLayer(ctx context.Context, b *merged.Builder, il ImageLayer) error {
+	l, err := layer.Open(s.LayerPath(il.Digest), squashfs.ReaderOptions{})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	r := l.Squashfs()
+	sb := r.Superblock()
+	info := merged.LayerInfo{Digest: il.Digest, Size: l.Info().Size, BlockSize: sb.BlockSize, Compression: sb.Compression}
+	return b.Apply(ctx, info, l.Entries(), func(inode uint32) (squashfs.Layout, error) {
+		i, err := r.InodeByNumber(inode)
+		if err != nil {
+			return squashfs.Layout{}, err
+		}
+		return r.Layout(i)
+	})
+}

@@ -1,0 +1,243 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/gangway-hpc/gangway/image/layer"
+	"github.com/gangway-hpc/gangway/image/oci"
+	"github.com/gangway-hpc/gangway/internal/fault"
+)
+
+// Source is where an image's bytes come from: a registry, or files.
+type Source interface {
+	// Resolve returns the descriptor of what the reference names: a manifest or an
+	// index of them. Media type and size may be unknown.
+	Resolve(ctx context.Context) (oci.Descriptor, error)
+	// Manifest returns the bytes of a manifest or an index, with their digest proved.
+	Manifest(ctx context.Context, d oci.Descriptor) ([]byte, error)
+	// Blob opens a configuration or a layer. Its digest is proved by the reader.
+	Blob(ctx context.Context, d oci.Descriptor) (io.ReadCloser, error)
+	Close() error
+}
+
+// PullOptions say what Pull does. The zero value pulls for this machine.
+type PullOptions struct {
+	Reference string       // the canonical name that the store keeps the image under
+	Platform  oci.Platform // zero is this machine's
+	MaxSize   int64        // refuse images whose layers have more bytes, compressed; 0 is no limit
+	Limits    layer.Limits // of what is in a layer
+	AtOnce    int          // how many layers at a time; 0 is one a processor, from 2 to 8
+	// Progress is told how far each layer is, by one call at a time.
+	Progress func(Progress)
+}
+
+// oneAtATime wraps Progress so that goroutines may call it.
+func (o *PullOptions) oneAtATime() {
+	tell := o.Progress
+	if tell == nil {
+		o.Progress = func(Progress) {}
+		return
+	}
+	var mu sync.Mutex
+	o.Progress = func(p Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		tell(p)
+	}
+}
+
+func (o *PullOptions) layersAtOnce() int {
+	if o.AtOnce > 0 {
+		return o.AtOnce
+	}
+	return min(8, max(2, runtime.GOMAXPROCS(0)))
+}
+
+// Cached returns the image that the store has whole for a reference and platform,
+// if it is what digest says, which is that of a manifest or an index. It opens no
+// layer.
+func (s *Store) Cached(reference string, platform oci.Platform, digest oci.Digest) (Image, bool) {
+	i, err := s.record(reference, platform.String())
+	if err != nil || digest != i.Digest && digest != i.Manifest || !s.whole(&i) {
+		return Image{}, false
+	}
+	s.touch(&i)
+	return i, true
+}
+
+// whole says whether all files of an image are there.
+func (s *Store) whole(i *Image) bool {
+	names := []string{s.IndexPath(i.Manifest), s.blobPath(i.Manifest), s.blobPath(i.Config)}
+	for _, l := range i.Layers {
+		names = append(names, s.LayerPath(l.Digest))
+	}
+	for _, name := range names {
+		if st, err := os.Stat(name); err != nil || st.Size() == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Pull makes the store have an image, whole, and returns it. What the store has
+// already is not fetched; what other processes fetch is waited for. After an error
+// the layers that were finished stay for the next pull.
+func (s *Store) Pull(ctx context.Context, src Source, o PullOptions) (Image, error) {
+	o.oneAtATime()
+	if o.Platform == (oci.Platform{}) {
+		o.Platform = oci.HostPlatform()
+	}
+	top, err := src.Resolve(ctx)
+	if err != nil {
+		return Image{}, err
+	}
+	if i, ok := s.Cached(o.Reference, o.Platform, top.Digest); ok {
+		for n, l := range i.Layers {
+			o.Progress(Progress{Layer: n, Digest: l.Digest, Phase: PhaseCached, Done: l.Size, Total: l.Size})
+		}
+		return i, nil
+	}
+	i, err := s.pull(ctx, src, top, &o)
+	if err != nil {
+		return Image{}, fmt.Errorf("pull %s: %w", o.Reference, err)
+	}
+	return i, nil
+}
+
+func (s *Store) pull(ctx context.Context, src Source, top oci.Descriptor, o *PullOptions) (Image, error) {
+	d := documents{}
+	desc, err := s.choose(ctx, src, top, o.Platform, d)
+	if err != nil {
+		return Image{}, err
+	}
+	m, err := oci.DecodeManifest(d[desc.Digest])
+	if err != nil {
+		return Image{}, err
+	}
+	cfg, err := s.pullConfig(ctx, src, m, d)
+	if err != nil {
+		return Image{}, err
+	}
+	i := Image{
+		Reference: o.Reference, Platform: o.Platform.String(), Digest: top.Digest,
+		Manifest: desc.Digest, Config: m.Config.Digest, Pulled: s.now().UTC().Truncate(time.Second),
+	}
+	for n, l := range m.Layers {
+		i.Layers = append(i.Layers, ImageLayer{Digest: l.Digest, DiffID: cfg.DiffIDs[n], Size: l.Size})
+	}
+	lease, err := s.Lease(ctx, &i)
+	if err != nil {
+		return Image{}, err
+	}
+	defer func() { _ = lease.Release() }()
+	if err := s.preflight(m, o); err != nil {
+		return Image{}, err
+	}
+	if err := s.pullLayers(ctx, src, m, cfg.DiffIDs, o); err != nil {
+		return Image{}, err
+	}
+	return i, s.complete(ctx, &i, d)
+}
+
+// complete makes an image of layers that the store has: its documents, its index,
+// and last its record.
+func (s *Store) complete(ctx context.Context, i *Image, d documents) error {
+	for digest, raw := range d {
+		if _, err := s.blob(digest); err == nil {
+			continue
+		}
+		if err := s.writeBytes(ctx, s.blobPath(digest), raw); err != nil {
+			return err
+		}
+	}
+	if err := s.buildIndex(ctx, i); err != nil {
+		return err
+	}
+	if old, err := s.record(i.Reference, i.Platform); err == nil {
+		i.Pinned = old.Pinned
+	}
+	i.Used = s.now()
+	return s.writeRecord(ctx, i)
+}
+
+// documents are manifests, indexes and configurations whose digest was proved.
+type documents map[oci.Digest][]byte
+
+// maxIndexes bounds how deep indexes may name each other.
+const maxIndexes = 3
+
+// choose follows indexes to the manifest for a platform. A tag that moves meanwhile
+// changes nothing: all is fetched by digest from here on.
+func (s *Store) choose(ctx context.Context, src Source, d oci.Descriptor, p oci.Platform, docs documents) (oci.Descriptor, error) {
+	for range maxIndexes + 1 {
+		raw, err := s.blob(d.Digest)
+		if err != nil {
+			if raw, err = src.Manifest(ctx, d); err != nil {
+				return d, err
+			}
+		}
+		docs[d.Digest] = raw
+		kind, err := oci.KindOf(raw, d.MediaType)
+		if err != nil {
+			return d, err
+		}
+		if kind == oci.KindManifest {
+			return d, nil
+		}
+		index, err := oci.DecodeIndex(raw)
+		if err != nil {
+			return d, err
+		}
+		if d, err = index.Choose(p); err != nil {
+			return d, err
+		}
+	}
+	return d, fmt.Errorf("index %s: indexes are nested more than %d deep", d.Digest.Short(), maxIndexes)
+}
+
+// pullConfig returns the configuration of a manifest.
+func (s *Store) pullConfig(ctx context.Context, src Source, m oci.Manifest, docs documents) (oci.Config, error) {
+	raw, err := s.blob(m.Config.Digest)
+	if err != nil {
+		if raw, err = fetchConfig(ctx, src, m.Config); err != nil {
+			return oci.Config{}, fmt.Errorf("configuration %s: %w", m.Config.Digest.Short(), err)
+		}
+	}
+	docs[m.Config.Digest] = raw
+	cfg, err := oci.DecodeConfig(raw)
+	if err != nil {
+		return cfg, err
+	}
+	return cfg, oci.CheckConfig(m, cfg)
+}
+
+func fetchConfig(ctx context.Context, src Source, d oci.Descriptor) ([]byte, error) {
+	if d.Size > oci.MaxDocument {
+		return nil, fmt.Errorf("it has %d bytes; at most %d are read", d.Size, oci.MaxDocument)
+	}
+	blob, err := src.Blob(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	defer blob.Close()
+	raw, err := io.ReadAll(io.LimitReader(blob, d.Size+1))
+	if err != nil {
+		return nil, err
+	}
+	h := d.Digest.Hash()
+	h.Write(raw)
+	if int64(len(raw)) != d.Size || !d.Digest.Is(h.Sum(nil)) {
+		return nil, &fault.Error{
+			What:  fmt.Errorf("its bytes are not those that the manifest names: want %s", d.Digest),
+			Cause: fmt.Sprintf("got %d bytes with %s:%x", len(raw), d.Digest.Algorithm(), h.Sum(nil)),
+			Hint:  "pull again; if it stays, the registry's copy is damaged: push the image again",
+		}
+	}
+	return raw, nil
+}

@@ -1,0 +1,195 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/gangway-hpc/gangway/image/layer"
+	"github.com/gangway-hpc/gangway/image/merged"
+	"github.com/gangway-hpc/gangway/image/oci"
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/squashfs"
+)
+
+// VerifyOptions say how Verify goes about it.
+type VerifyOptions struct {
+	Keep bool // do not remove what is damaged
+	// Progress is told which file is being read.
+	Progress func(name string)
+}
+
+// VerifyReport says what Verify found.
+type VerifyReport struct {
+	Images   int       `json:"images"` // proved
+	Files    int       `json:"files"`
+	Problems []Problem `json:"problems"`
+}
+
+// Problem is something that is wrong with a file of the store.
+type Problem struct {
+	Image   string `json:"image"` // the first that needs the file
+	File    string `json:"file"`
+	Error   string `json:"error"`
+	Removed bool   `json:"removed"` // so that the next pull makes it again
+}
+
+// Verify reads every file that the given images need, and proves its digests and
+// structure. Damaged files are removed unless o.Keep is set; pulling the image
+// again makes them anew. Problems are reported, not returned as an error.
+func (s *Store) Verify(ctx context.Context, images []Image, o VerifyOptions) (VerifyReport, error) {
+	v := verifier{s: s, o: o, ctx: ctx, done: map[string]bool{}, report: VerifyReport{Problems: []Problem{}}}
+	for _, i := range images {
+		if err := v.image(&i); err != nil {
+			return v.report, err
+		}
+	}
+	return v.report, nil
+}
+
+// VerifyAll is Verify of all images. Records that cannot be read are problems too.
+func (s *Store) VerifyAll(ctx context.Context, o VerifyOptions) (VerifyReport, error) {
+	broken, err := s.verifyRecords(o.Keep)
+	if err != nil {
+		return VerifyReport{}, err
+	}
+	// What List cannot read was reported just now.
+	images, _ := s.List()
+	r, err := s.Verify(ctx, images, o)
+	r.Problems = append(broken, r.Problems...)
+	r.Files += len(broken)
+	return r, err
+}
+
+// verifyRecords proves the records of all images, and removes those that cannot be
+// read unless keep is set.
+func (s *Store) verifyRecords(keep bool) ([]Problem, error) {
+	names, err := filepath.Glob(s.path("refs", "v1", "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	problems := []Problem{}
+	for _, name := range names {
+		_, err := readRecord(name)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		p := Problem{File: name, Error: err.Error()}
+		if !keep {
+			if err := os.Remove(name); err != nil {
+				return problems, s.fault(err)
+			}
+			p.Removed = true
+		}
+		problems = append(problems, p)
+	}
+	return problems, nil
+}
+
+type verifier struct {
+	s      *Store
+	o      VerifyOptions
+	ctx    context.Context
+	done   map[string]bool
+	report VerifyReport
+}
+
+func (v *verifier) image(i *Image) error {
+	before := len(v.report.Problems)
+	for _, d := range []oci.Digest{i.Digest, i.Manifest, i.Config} {
+		if err := v.file(i, v.s.blobPath(d), func(string) error {
+			_, err := v.s.blob(d)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	for _, l := range i.Layers {
+		if err := v.file(i, v.s.LayerPath(l.Digest), func(name string) error { return v.layer(name, l) }); err != nil {
+			return err
+		}
+	}
+	if len(v.report.Problems) > before {
+		return nil // the index could not be compared
+	}
+	if err := v.file(i, v.s.IndexPath(i.Manifest), func(string) error { return v.index(i) }); err != nil {
+		return err
+	}
+	if len(v.report.Problems) == before {
+		v.report.Images++
+	}
+	return nil
+}
+
+// file proves one file, once.
+func (v *verifier) file(i *Image, name string, prove func(string) error) error {
+	if v.done[name] {
+		return nil
+	}
+	v.done[name] = true
+	if v.o.Progress != nil {
+		v.o.Progress(name)
+	}
+	v.report.Files++
+	err := prove(name)
+	if cause := context.Cause(v.ctx); cause != nil {
+		return cause
+	}
+	if err == nil {
+		return nil
+	}
+	p := Problem{Image: i.Reference, File: name, Error: err.Error()}
+	if errors.Is(err, fs.ErrPermission) {
+		return v.s.fault(err)
+	}
+	if !v.o.Keep && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(name); err != nil {
+			return v.s.fault(fmt.Errorf("remove damaged file: %w", err))
+		}
+		p.Removed = true
+	}
+	v.report.Problems = append(v.report.Problems, p)
+	return nil
+}
+
+func (v *verifier) layer(name string, il ImageLayer) error {
+	l, err := layer.Open(name, squashfs.ReaderOptions{})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if info := l.Info(); info.Digest != il.Digest || info.DiffID != il.DiffID {
+		return fmt.Errorf("it is the layer %s (uncompressed %s)", info.Digest, info.DiffID)
+	}
+	return layer.Check(v.ctx, l, layer.CheckOptions{})
+}
+
+func (v *verifier) index(i *Image) error {
+	x, err := merged.Open(v.s.IndexPath(i.Manifest))
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	if !v.s.indexFits(v.s.IndexPath(i.Manifest), i) {
+		return errors.New("it is not of this image's layers")
+	}
+	return merged.Check(v.ctx, x, func(n int) (*squashfs.Reader, error) {
+		return squashfs.Open(v.s.LayerPath(x.Layers()[n].Digest), squashfs.ReaderOptions{})
+	})
+}
+
+// Err returns what is to be said of the problems found, nil if there are none.
+func (r *VerifyReport) Err() error {
+	if len(r.Problems) == 0 {
+		return nil
+	}
+	p := r.Problems[0]
+	hint := "pull the images again; what is damaged is then fetched anew"
+	if p.Image != "" {
+		hint = "gangway image pull " + p.Image + " fetches what is damaged anew"
+	}
+	return &fault.Error{What: fmt.Errorf("%d of %d files are damaged or missing", len(r.Problems), r.Files), Hint: hint}
+}
