@@ -53,6 +53,15 @@ func (s *Store) Remove(ctx context.Context, i *Image) (GCReport, error) {
 // Pin protects an image from GC and Remove, or ends that.
 func (s *Store) Pin(ctx context.Context, i *Image, pinned bool) error {
 	used := i.Used
+	gc, err := s.lock(ctx, s.gcLock(), fsx.Shared)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = gc.Release() }()
+	// It may have gone, or changed, since it was found.
+	if now, err := s.record(i.Reference, i.Platform); err != nil || now.Manifest != i.Manifest {
+		return fmt.Errorf("pin image %s: %w: it was removed or pulled anew meanwhile", i.Reference, ErrNotFound)
+	}
 	i.Pinned = pinned
 	if err := s.writeRecord(ctx, i); err != nil {
 		return err
@@ -67,7 +76,7 @@ func (s *Store) collect(ctx context.Context, dryRun bool, choose func([]Image) [
 	if _, err := os.Stat(s.dir); errors.Is(err, fs.ErrNotExist) {
 		return GCReport{}, nil
 	}
-	lock, err := s.lock(ctx, s.path("locks", "gc"), fsx.Exclusive)
+	lock, err := s.lock(ctx, s.gcLock(), fsx.Exclusive)
 	if err != nil {
 		return GCReport{}, err
 	}

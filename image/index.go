@@ -40,7 +40,8 @@ func (s *Store) buildIndex(ctx context.Context, i *Image) error {
 	})
 }
 
-// indexFits says whether an image's index is there and was made of its layers.
+// indexFits says whether an image's index is there and was made of its layers as they
+// are there: of these it looks at the size only.
 func (s *Store) indexFits(name string, i *Image) bool {
 	x, err := merged.Open(name)
 	if err != nil {
@@ -50,7 +51,10 @@ func (s *Store) indexFits(name string, i *Image) bool {
 		return false
 	}
 	defer x.Close()
-	return slices.EqualFunc(x.Layers(), i.Layers, func(a merged.LayerInfo, b ImageLayer) bool { return a.Digest == b.Digest })
+	return slices.EqualFunc(x.Layers(), i.Layers, func(a merged.LayerInfo, b ImageLayer) bool {
+		st, err := os.Stat(s.layerFile(a))
+		return err == nil && st.Size() == a.Size && a.Digest == b.Digest
+	})
 }
 
 func (s *Store) applyLayer(ctx context.Context, b *merged.Builder, il ImageLayer) error {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -38,20 +39,24 @@ func (s *Store) pullLayers(ctx context.Context, src Source, m oci.Manifest, diff
 	for _, n := range order {
 		o.Progress(Progress{Layer: n, Digest: m.Layers[n].Digest, Phase: PhaseWait, Total: m.Layers[n].Size})
 	}
-	seen := map[oci.Digest]oci.Digest{}
+	first := map[oci.Digest]oci.Digest{}
+	for n, l := range m.Layers {
+		if id, twice := first[l.Digest]; twice && id != diffIDs[n] {
+			return diffFault(l.Digest, diffIDs[n], id)
+		}
+		first[l.Digest] = diffIDs[n]
+	}
+	seen := map[oci.Digest]bool{}
 	for _, n := range order {
 		d := m.Layers[n]
 		j := layerJob{desc: d, diffID: diffIDs[n], report: func(p Phase, done int64, other bool) {
 			o.Progress(Progress{Layer: n, Digest: d.Digest, Phase: p, Done: done, Total: d.Size, Other: other})
 		}}
-		if first, twice := seen[d.Digest]; twice {
-			if first != j.diffID {
-				return diffFault(d.Digest, j.diffID, first)
-			}
+		if seen[d.Digest] {
 			j.report(PhaseCached, d.Size, false)
 			continue
 		}
-		seen[d.Digest] = j.diffID
+		seen[d.Digest] = true
 		g.Go(func() error {
 			if err := s.pullLayer(ctx, src, j, o); err != nil {
 				return fmt.Errorf("layer %d of %d (%s): %w", n+1, len(m.Layers), d.Digest.Short(), err)
@@ -90,7 +95,10 @@ func (s *Store) pullLayer(ctx context.Context, src Source, j layerJob, o *PullOp
 		_, err := s.convert(ctx, out, m, layer.Options{
 			Digest: j.desc.Digest, Size: j.desc.Size, DiffID: j.diffID, MediaType: j.desc.MediaType, Limits: o.Limits,
 		})
-		return err
+		if err == nil || m.err != nil || ctx.Err() != nil {
+			return err
+		}
+		return contentFault(err)
 	})
 	if err != nil {
 		return err
@@ -134,6 +142,26 @@ func diffFault(blob, want, got oci.Digest) error {
 		Cause: fmt.Sprintf("the configuration wants %s, uncompressed it is %s", want, got),
 		Hint:  "the image is broken or forged; ask its publisher to push it again",
 	}
+}
+
+// contentFault says what to do about a layer that came as it was sent, but cannot be
+// converted.
+func contentFault(err error) error {
+	f := &fault.Error{What: err}
+	limit, tooLarge := errors.AsType[*layer.LimitError](err)
+	_, ofDisk := errors.AsType[syscall.Errno](err)
+	known, explained := errors.AsType[*fault.Error](err)
+	switch {
+	case ofDisk, explained && known.Hint != "":
+		return err
+	case tooLarge && limit.What == "Entries":
+		f.Hint = fmt.Sprintf("if you trust the image: --max-entries %d", 2*limit.Limit)
+	case tooLarge:
+		f.Hint = "no honest image has such a layer; ask who publishes it"
+	default:
+		f.Hint = "the layer is as it was published: ask who publishes the image to build it anew"
+	}
+	return f
 }
 
 // lockLayer waits until it is this process' turn to make a layer.

@@ -35,7 +35,7 @@ func (s *Store) Lease(ctx context.Context, i *Image) (*Lease, error) {
 
 func (s *Store) lease(ctx context.Context, digests []oci.Digest) (*Lease, error) {
 	// Not while somebody decides what is garbage.
-	gc, err := s.lock(ctx, s.path("locks", "gc"), fsx.Shared)
+	gc, err := s.lock(ctx, s.gcLock(), fsx.Shared)
 	if err != nil {
 		return nil, err
 	}

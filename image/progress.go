@@ -45,12 +45,16 @@ type meter struct {
 	next   time.Time
 	report func(Phase, int64)
 	file   *os.File // nil where it could not be made
+	err    error    // of reading, but its end
 }
 
 // Read implements io.Reader.
 func (m *meter) Read(p []byte) (int, error) {
 	n, err := m.r.Read(p)
 	done := m.done.Add(int64(n))
+	if err != nil && err != io.EOF {
+		m.err = err
+	}
 	if now := time.Now(); err != nil || now.After(m.next) {
 		m.next = now.Add(progressEvery)
 		phase := PhaseFetch

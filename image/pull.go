@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"sync"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/gangway-hpc/gangway/image/layer"
 	"github.com/gangway-hpc/gangway/image/oci"
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/fsx"
 )
 
 // Source is where an image's bytes come from: a registry, or files.
@@ -71,18 +71,15 @@ func (s *Store) Cached(reference string, platform oci.Platform, digest oci.Diges
 	return i, true
 }
 
-// whole says whether all files of an image are there.
+// whole says whether all files of an image are there: its documents with the right
+// content, its index, and its layers with the size that the index says.
 func (s *Store) whole(i *Image) bool {
-	names := []string{s.IndexPath(i.Manifest), s.blobPath(i.Manifest), s.blobPath(i.Config)}
-	for _, l := range i.Layers {
-		names = append(names, s.LayerPath(l.Digest))
-	}
-	for _, name := range names {
-		if st, err := os.Stat(name); err != nil || st.Size() == 0 {
+	for _, d := range []oci.Digest{i.Digest, i.Manifest, i.Config} {
+		if _, err := s.blob(d); err != nil {
 			return false
 		}
 	}
-	return true
+	return s.indexFits(s.IndexPath(i.Manifest), i)
 }
 
 // Pull makes the store have an image, whole, and returns it. What the store has
@@ -159,6 +156,11 @@ func (s *Store) complete(ctx context.Context, i *Image, d documents) error {
 	if err := s.buildIndex(ctx, i); err != nil {
 		return err
 	}
+	gc, err := s.lock(ctx, s.gcLock(), fsx.Shared)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = gc.Release() }()
 	if old, err := s.record(i.Reference, i.Platform); err == nil {
 		i.Pinned = old.Pinned
 	}
@@ -176,11 +178,9 @@ const maxIndexes = 3
 // changes nothing: all is fetched by digest from here on.
 func (s *Store) choose(ctx context.Context, src Source, d oci.Descriptor, p oci.Platform, docs documents) (oci.Descriptor, error) {
 	for range maxIndexes + 1 {
-		raw, err := s.blob(d.Digest)
+		raw, err := s.document(ctx, d, src.Manifest)
 		if err != nil {
-			if raw, err = src.Manifest(ctx, d); err != nil {
-				return d, err
-			}
+			return d, err
 		}
 		docs[d.Digest] = raw
 		kind, err := oci.KindOf(raw, d.MediaType)
@@ -203,18 +203,42 @@ func (s *Store) choose(ctx context.Context, src Source, d oci.Descriptor, p oci.
 
 // pullConfig returns the configuration of a manifest.
 func (s *Store) pullConfig(ctx context.Context, src Source, m oci.Manifest, docs documents) (oci.Config, error) {
-	raw, err := s.blob(m.Config.Digest)
+	raw, err := s.document(ctx, m.Config, func(ctx context.Context, d oci.Descriptor) ([]byte, error) {
+		return fetchConfig(ctx, src, d)
+	})
 	if err != nil {
-		if raw, err = fetchConfig(ctx, src, m.Config); err != nil {
-			return oci.Config{}, fmt.Errorf("configuration %s: %w", m.Config.Digest.Short(), err)
-		}
+		return oci.Config{}, fmt.Errorf("configuration %s: %w", m.Config.Digest.Short(), err)
 	}
 	docs[m.Config.Digest] = raw
 	cfg, err := oci.DecodeConfig(raw)
 	if err != nil {
 		return cfg, err
 	}
-	return cfg, oci.CheckConfig(m, cfg)
+	if err := oci.CheckConfig(m, cfg); err != nil {
+		return cfg, &fault.Error{What: err, Hint: "the image is broken or forged; ask its publisher to push it again"}
+	}
+	return cfg, nil
+}
+
+// document returns a manifest, index or configuration that the store has, or makes it
+// have it. Of many who want it one fetches it: registries count manifests as pulls.
+func (s *Store) document(ctx context.Context, d oci.Descriptor, fetch func(context.Context, oci.Descriptor) ([]byte, error)) ([]byte, error) {
+	if raw, err := s.blob(d.Digest); err == nil {
+		return raw, nil
+	}
+	lock, err := s.lock(ctx, s.lockPath("blob", d.Digest), fsx.Exclusive)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = lock.Release() }()
+	if raw, err := s.blob(d.Digest); err == nil {
+		return raw, nil
+	}
+	raw, err := fetch(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	return raw, s.writeBytes(ctx, s.blobPath(d.Digest), raw)
 }
 
 func fetchConfig(ctx context.Context, src Source, d oci.Descriptor) ([]byte, error) {

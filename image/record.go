@@ -51,6 +51,9 @@ func (s *Store) recordPath(reference, platform string) string {
 	return s.path("refs", "v1", hex.EncodeToString(sum[:16])+".json")
 }
 
+// writeRecord makes an image known. The caller holds the lock of the garbage
+// collection, shared: who collects must see either the record, or the lease of whom
+// is about to write it.
 func (s *Store) writeRecord(ctx context.Context, i *Image) error {
 	b, err := json.MarshalIndent(i, "", "  ")
 	if err != nil {

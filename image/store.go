@@ -100,6 +100,10 @@ func (s *Store) lockPath(kind string, d oci.Digest) string {
 	return s.path("locks", kind+"-"+d.Algorithm()+"-"+d.Hex())
 }
 
+// gcLock is held by who decides what is garbage, alone, and shared by who makes that
+// decision wrong: by a new lease or record.
+func (s *Store) gcLock() string { return s.path("locks", "gc") }
+
 // write makes a file of the store, with the directories above it.
 func (s *Store) write(ctx context.Context, name string, fill func(*os.File) error) error {
 	if err := s.mkdir(filepath.Dir(name)); err != nil {

@@ -41,7 +41,7 @@ type Problem struct {
 // structure. Damaged files are removed unless o.Keep is set; pulling the image
 // again makes them anew. Problems are reported, not returned as an error.
 func (s *Store) Verify(ctx context.Context, images []Image, o VerifyOptions) (VerifyReport, error) {
-	v := verifier{s: s, o: o, ctx: ctx, done: map[string]bool{}, report: VerifyReport{Problems: []Problem{}}}
+	v := verifier{s: s, o: o, ctx: ctx, good: map[string]bool{}, report: VerifyReport{Problems: []Problem{}}}
 	for _, i := range images {
 		if err := v.image(&i); err != nil {
 			return v.report, err
@@ -93,66 +93,67 @@ type verifier struct {
 	s      *Store
 	o      VerifyOptions
 	ctx    context.Context
-	done   map[string]bool
+	good   map[string]bool // of files that were read
 	report VerifyReport
 }
 
 func (v *verifier) image(i *Image) error {
-	before := len(v.report.Problems)
+	whole := true
 	for _, d := range []oci.Digest{i.Digest, i.Manifest, i.Config} {
-		if err := v.file(i, v.s.blobPath(d), func(string) error {
+		good, err := v.file(i, v.s.blobPath(d), func(string) error {
 			_, err := v.s.blob(d)
 			return err
-		}); err != nil {
+		})
+		if err != nil {
 			return err
 		}
+		whole = whole && good
 	}
 	for _, l := range i.Layers {
-		if err := v.file(i, v.s.LayerPath(l.Digest), func(name string) error { return v.layer(name, l) }); err != nil {
+		good, err := v.file(i, v.s.LayerPath(l.Digest), func(name string) error { return v.layer(name, l) })
+		if err != nil {
 			return err
 		}
+		whole = whole && good
 	}
-	if len(v.report.Problems) > before {
+	if !whole {
 		return nil // the index could not be compared
 	}
-	if err := v.file(i, v.s.IndexPath(i.Manifest), func(string) error { return v.index(i) }); err != nil {
-		return err
-	}
-	if len(v.report.Problems) == before {
+	good, err := v.file(i, v.s.IndexPath(i.Manifest), func(string) error { return v.index(i) })
+	if err == nil && good {
 		v.report.Images++
 	}
-	return nil
+	return err
 }
 
-// file proves one file, once.
-func (v *verifier) file(i *Image, name string, prove func(string) error) error {
-	if v.done[name] {
-		return nil
+// file says whether a file is good. It proves it once.
+func (v *verifier) file(i *Image, name string, prove func(string) error) (bool, error) {
+	if good, known := v.good[name]; known {
+		return good, nil
 	}
-	v.done[name] = true
 	if v.o.Progress != nil {
 		v.o.Progress(name)
 	}
 	v.report.Files++
 	err := prove(name)
 	if cause := context.Cause(v.ctx); cause != nil {
-		return cause
+		return false, cause
 	}
-	if err == nil {
-		return nil
+	if v.good[name] = err == nil; err == nil {
+		return true, nil
 	}
 	p := Problem{Image: i.Reference, File: name, Error: err.Error()}
 	if errors.Is(err, fs.ErrPermission) {
-		return v.s.fault(err)
+		return false, v.s.fault(err)
 	}
 	if !v.o.Keep && !errors.Is(err, fs.ErrNotExist) {
 		if err := os.Remove(name); err != nil {
-			return v.s.fault(fmt.Errorf("remove damaged file: %w", err))
+			return false, v.s.fault(fmt.Errorf("remove damaged file: %w", err))
 		}
 		p.Removed = true
 	}
 	v.report.Problems = append(v.report.Problems, p)
-	return nil
+	return false, nil
 }
 
 func (v *verifier) layer(name string, il ImageLayer) error {

@@ -37,6 +37,7 @@ gangway image gc --older-than 30d`,
 	}
 	for _, verb := range []cli.Verb{
 		imagePull, imageLs, imageInspect, imageRm, imagePin, imageUnpin, imageGC, imageVerify,
+		imageImport,
 		imageExport, imagePrecache, imageConvertLayer,
 	} {
 		cmd.AddCommand(verb(env))

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -50,6 +49,26 @@ type conversion struct {
 	Error string
 	Cause string
 	Hint  string
+	Limit *layer.LimitError // where that is why
+	Errno syscall.Errno     // where that is why
+}
+
+// childError is the error of the child, with what callers look for in it.
+type childError struct{ conversion }
+
+// Error implements error.
+func (e *childError) Error() string { return e.conversion.Error }
+
+// Unwrap returns why the child failed, as far as it is known.
+func (e *childError) Unwrap() []error {
+	var why []error
+	if e.Limit != nil {
+		why = append(why, e.Limit)
+	}
+	if e.Errno != 0 {
+		why = append(why, e.Errno)
+	}
+	return why
 }
 
 func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.Options) (layer.Info, error) {
@@ -57,7 +76,7 @@ func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 	if err != nil {
 		return layer.Info{}, err
 	}
-	var stdout, stderr bytes.Buffer
+	var stdout, stderr bounded
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "image", "convert-layer", string(arg))
 	cmd.Dir, cmd.Env = "/", []string{}
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -94,13 +113,22 @@ func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 		return layer.Info{}, cause
 	}
 	var c conversion
-	if json.Unmarshal(stdout.Bytes(), &c) != nil {
-		return layer.Info{}, fmt.Errorf("convert layer in another process: %w: %.300s", err, stderr.String())
+	if json.Unmarshal(stdout.b, &c) != nil {
+		return layer.Info{}, fmt.Errorf("convert layer in another process: %w: %.300s", err, stderr.b)
 	}
 	if c.Error != "" {
-		return layer.Info{}, &fault.Error{What: errors.New(c.Error), Cause: c.Cause, Hint: c.Hint}
+		return layer.Info{}, &fault.Error{What: &childError{c}, Cause: c.Cause, Hint: c.Hint}
 	}
 	return c.Info, nil
+}
+
+// bounded keeps the begin of what is written to it.
+type bounded struct{ b []byte }
+
+// Write implements io.Writer.
+func (w *bounded) Write(p []byte) (int, error) {
+	w.b = append(w.b, p[:min(len(p), 1<<16-len(w.b))]...)
+	return len(p), nil
 }
 
 // imageConvertLayer is the child of convertInChild. It is not for people.
@@ -129,6 +157,9 @@ func imageConvertLayer(env *cli.Env) *cobra.Command {
 			if f, ok := errors.AsType[*fault.Error](err); ok {
 				c.Cause, c.Hint = f.Cause, f.Hint
 			}
+			c.Limit, _ = errors.AsType[*layer.LimitError](err)
+			c.Limit, _ = errors.AsType[*layer.LimitError](err)
+			c.Errno, _ = errors.AsType[syscall.Errno](err)
 		}
 		return printLine(env.Stdout, c)
 	}

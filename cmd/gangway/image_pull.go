@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -13,12 +15,14 @@ import (
 	"github.com/gangway-hpc/gangway/image/registry"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/config"
+	"github.com/gangway-hpc/gangway/internal/fault"
 )
 
 // pullFlags are what the verbs take that fetch images.
 type pullFlags struct {
 	*imageFlags
 	maxSize    sizeFlag
+	maxContent sizeFlag
 	rate       sizeFlag
 	maxEntries int
 	quiet      bool
@@ -29,6 +33,7 @@ func newPullFlags(env *cli.Env, cmd *cobra.Command) *pullFlags {
 	f := &pullFlags{imageFlags: newImageFlags(env, cmd).withPlatform(cmd)}
 	fl := cmd.Flags()
 	fl.Var(&f.maxSize, "max-size", "refuse images with more bytes in their layers, compressed, as 50G")
+	fl.Var(&f.maxContent, "max-unpacked", "refuse layers with more bytes, unpacked (default 1T, and 200 times the layer)")
 	fl.IntVar(&f.maxEntries, "max-entries", 0, "refuse layers with more files (default 2000000)")
 	fl.Var(&f.rate, "limit-rate", "fetch no more bytes a second, as 100M")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print no progress")
@@ -96,7 +101,7 @@ func (f *pullFlags) puller() (*puller, error) {
 	if p.opts.MaxSize, err = f.limit(cfg); err != nil {
 		return nil, err
 	}
-	p.opts.Limits = layer.Limits{Entries: int64(f.maxEntries)}
+	p.opts.Limits = f.layerLimits()
 	setMemoryLimits(f.env)
 	return p, nil
 }
@@ -107,6 +112,32 @@ func setMemoryLimits(env *cli.Env) {
 	if env.Getenv("GOGC") == "" {
 		debug.SetGCPercent(25)
 	}
+}
+
+// layerLimits are the limits of what is in a layer. Who says how much there may be
+// does not mean how much it was compressed.
+func (f *pullFlags) layerLimits() layer.Limits {
+	l := layer.Limits{Entries: int64(f.maxEntries)}
+	if f.maxContent.set {
+		l.Bytes, l.Ratio = f.maxContent.n, math.MaxInt32
+	}
+	return l
+}
+
+// limitFault says which flag raises a limit.
+func limitFault(err error) error {
+	limit, ok := errors.AsType[*layer.LimitError](err)
+	if !ok {
+		return err
+	}
+	f := &fault.Error{What: err, Hint: "no honest image has that; ask its publisher"}
+	switch limit.What {
+	case "Entries":
+		f.Hint = fmt.Sprintf("if you trust the image, raise the limit: --max-entries %d", 4*limit.Limit)
+	case "Bytes", "Ratio":
+		f.Hint = "if you trust the image, say how much its layers may have: --max-unpacked 4T"
+	}
+	return f
 }
 
 // limit is --max-size, or what the configuration says.
@@ -141,7 +172,7 @@ func (p *puller) pull(ctx context.Context, name, as string) error {
 	i, err := p.store.Pull(ctx, src, o)
 	show.end(err == nil)
 	if err != nil {
-		return err
+		return limitFault(err)
 	}
 	return p.print(pulled{Event: "image", Image: i})
 }

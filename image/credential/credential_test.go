@@ -178,6 +178,14 @@ func TestOtherFiles(t *testing.T) {
 	if c, err := find(t, "a.org/a"); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("directory: %v, %v", c, err)
 	}
+	loop := filepath.Join(dir, "loop")
+	if err := os.Symlink("loop", loop); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("REGISTRY_AUTH_FILE", loop)
+	if c, err := find(t, "a.org/a"); err == nil || !strings.Contains(fault.Text("gangway", err, false), "chmod 600 "+loop) {
+		t.Errorf("unreadable: %v, %v", c, err)
+	}
 	t.Setenv("REGISTRY_AUTH_FILE", filepath.Join(dir, "x", "y"))
 	if c, err := find(t, "a.org/a"); err != nil || !c.IsZero() {
 		t.Errorf("missing: %v, %v", c, err)

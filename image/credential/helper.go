@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -17,19 +16,27 @@ import (
 
 const maxHelperOutput = 64 << 10 // bytes
 
-// helperRule keeps the name of a helper from being a path.
-var helperRule = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$`)
+// isHelper says whether a helper is a name and not a path or an option.
+func isHelper(name string) bool {
+	return name != "" && len(name) <= 100 && !strings.ContainsFunc(name, func(c rune) bool {
+		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-", c)
+	})
+}
 
 // errTooLong ends a helper that writes without end.
 var errTooLong = fmt.Errorf("it wrote more than %d bytes", maxHelperOutput)
 
 // limited keeps what is written to it, up to a limit. It does not embed the buffer,
 // whose ReadFrom would go round Write.
-type limited struct{ kept bytes.Buffer }
+type limited struct {
+	kept bytes.Buffer
+	over bool
+}
 
 // Write fails with errTooLong behind the limit.
 func (l *limited) Write(p []byte) (int, error) {
 	if l.kept.Len()+len(p) > maxHelperOutput {
+		l.over = true
 		return 0, errTooLong
 	}
 	return l.kept.Write(p)
@@ -42,7 +49,7 @@ func (f *Finder) ask(ctx context.Context, name, path string, q query) (Credentia
 	fail := func(err error, hint string) (Credential, error) {
 		return Credential{}, &fault.Error{What: fmt.Errorf("ask %.120s, which %s names: %w", program, path, err), Hint: hint}
 	}
-	if !helperRule.MatchString(name) {
+	if !isHelper(name) {
 		return fail(errors.New("that is not the name of a program"), "mend credsStore and credHelpers in "+path)
 	}
 	server := q.host
@@ -91,7 +98,7 @@ func (f *Finder) run(ctx context.Context, program, server string) ([]byte, error
 		return out.kept.Bytes(), nil
 	case context.Cause(ctx) != nil:
 		return nil, context.Cause(ctx)
-	case errors.Is(err, errTooLong):
+	case out.over: // and err is the signal that ended the helper
 		return nil, errTooLong
 	}
 	// An error's text is on stdout. A secret is not repeated, should it be there.

@@ -105,6 +105,7 @@ func convert(ctx context.Context, out Output, blob io.Reader, o *Options) (Info,
 	blobCtx, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
+		c.stop()
 		c.wait()
 		c.close()
 	}()

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
@@ -41,9 +40,8 @@ func (m *memory) WriteAt(p []byte, off int64) (int, error) {
 func (m *memory) ReadAt(p []byte, off int64) (int, error) { return bytes.NewReader(m.b).ReadAt(p, off) }
 
 func (m *memory) Truncate(size int64) error {
-	m.b = slices.Grow(m.b, max(0, int(size)-len(m.b)))
-	for int64(len(m.b)) < size {
-		m.b = append(m.b, 0)
+	if n := int64(len(m.b)); size > n {
+		m.b = append(m.b, make([]byte, size-n)...)
 	}
 	m.b = m.b[:size]
 	return nil
@@ -110,11 +108,10 @@ func zstded(t testing.TB, b []byte) []byte {
 
 // noise is what no compressor makes smaller.
 func noise(seed uint64, n int) string {
-	r := rand.New(rand.NewPCG(seed, 1))
+	var key [32]byte
+	le.PutUint64(key[:], seed)
 	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(r.Uint32())
-	}
+	_, _ = rand.NewChaCha8(key).Read(b) // never fails
 	return string(b)
 }
 

@@ -129,10 +129,14 @@ func squashfsEntry(e *Entry, path string) squashfs.Entry {
 
 func fileMode(e *Entry) fs.FileMode {
 	m := fs.FileMode(e.Mode & 0o777)
-	for bit, mode := range map[uint32]fs.FileMode{0o4000: os.ModeSetuid, 0o2000: os.ModeSetgid, 0o1000: os.ModeSticky} {
-		if e.Mode&bit != 0 {
-			m |= mode
-		}
+	if e.Mode&0o4000 != 0 {
+		m |= os.ModeSetuid
+	}
+	if e.Mode&0o2000 != 0 {
+		m |= os.ModeSetgid
+	}
+	if e.Mode&0o1000 != 0 {
+		m |= os.ModeSticky
 	}
 	switch e.Type {
 	case Dir:

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-
 	"strings"
 	"testing"
 
@@ -113,4 +112,3 @@ func TestGarbageBehindGzip(t *testing.T) {
 		}
 	}
 }
-

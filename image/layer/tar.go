@@ -38,7 +38,8 @@ func (t *tarReader) next() (e Entry, err error) {
 		if _, err := io.Copy(io.Discard, t.tar); err != nil {
 			return e, t.entryError(tarError(err))
 		}
-		t.gate.left = t.limits.HeaderBytes
+		// Before a header lies padding, instead of the last one two blocks.
+		t.gate.left = t.limits.HeaderBytes + 3*tarBlock
 		h, err := t.tar.Next()
 		t.gate.left = -1
 		if err == io.EOF {

@@ -1,6 +1,7 @@
 package merged
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/gangway-hpc/gangway/image/layer"
@@ -19,11 +20,12 @@ func (g *stackGen) name() string {
 }
 
 func (g *stackGen) path() string {
-	path := g.name()
+	var path strings.Builder
+	path.WriteString(g.name())
 	for range rapid.IntRange(0, 3).Draw(g.T, "depth") {
-		path += "/" + g.name()
+		path.WriteString("/" + g.name())
 	}
-	return path
+	return path.String()
 }
 
 func (g *stackGen) target() string {

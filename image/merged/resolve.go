@@ -15,8 +15,8 @@ const (
 	// could be made by way of symlinks, but hardly used.
 	maxDepth = 2047
 	// maxFollowed bounds the work of resolving: bytes of all targets followed for one
-	// image. 2 million entries of which each follows three links take a tenth.
-	maxFollowed = 1 << 30
+	// image. It is enough for 2 million entries of which each follows 64 bytes.
+	maxFollowed = 128 << 20
 )
 
 var errTooDeep = fmt.Errorf("%w: directories deeper than %d", ErrLimit, maxDepth)

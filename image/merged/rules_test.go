@@ -196,9 +196,9 @@ func TestRules(t *testing.T) {
 
 // TestAttributes: what an entry says is what the index says.
 func TestAttributes(t *testing.T) {
-	x := squashfs.Xattr{Name: "user.a", Value: []byte{0, '=', 1}}
+	x := []squashfs.Xattr{{Name: "user.b"}, {Name: "user.a", Value: []byte{0, '=', 1}}} // to be sorted
 	first := layer.Entry{
-		Name: "d", Type: layer.Dir, Mode: 0o2750, UID: 1 << 21, GID: 1<<32 - 2, Sec: -5, Nsec: 3, Xattrs: []squashfs.Xattr{x},
+		Name: "d", Type: layer.Dir, Mode: 0o2750, UID: 1 << 21, GID: 1<<32 - 2, Sec: -5, Nsec: 3, Xattrs: x,
 	}
 	second := layer.Entry{Name: "d", Type: layer.Dir, Mode: 0o700, Sec: 1 << 40}
 	dev := layer.Entry{Name: "n", Type: layer.BlockDevice, Mode: 0o600, Major: 1<<32 - 1, Minor: 1<<32 - 2}
@@ -208,7 +208,7 @@ func TestAttributes(t *testing.T) {
 	must(t, err)
 	want := seenTree{
 		"":   {mode: syscall.S_IFDIR | 0o755, links: 3},
-		"d":  {mode: syscall.S_IFDIR | 0o2750, uid: 1 << 21, gid: 1<<32 - 2, sec: -5, nsec: 3, links: 2, xattrs: "user.a=003d01"},
+		"d":  {mode: syscall.S_IFDIR | 0o2750, uid: 1 << 21, gid: 1<<32 - 2, sec: -5, nsec: 3, links: 2, xattrs: "user.a=003d01 user.b="},
 		"n":  {mode: syscall.S_IFBLK | 0o600, major: 1<<32 - 1, minor: 1<<32 - 2, links: 1, first: "n"},
 		"f":  {mode: syscall.S_IFREG | 0o644, size: 20, sec: 8, content: contentOf(0, 3), links: 2, first: "f"},
 		"f2": {mode: syscall.S_IFREG | 0o644, size: 20, sec: 8, content: contentOf(0, 3), links: 2, first: "f"},
@@ -285,6 +285,32 @@ func TestBadStacks(t *testing.T) {
 	}
 	_, err := image(deep)
 	must(t, err)
+}
+
+// TestLinkCap: 255 symlinks are followed on the way to an entry, and no more.
+func TestLinkCap(t *testing.T) {
+	chain := []layer.Entry{dir("s0", 0o755)}
+	for i := range 256 {
+		chain = append(chain, symlink(fmt.Sprintf("s%d", i+1), fmt.Sprintf("s%d", i)))
+	}
+	if _, err := image(append(chain, dir("s255/x", 0o755))); err != nil {
+		t.Error(err)
+	}
+	if _, err := image(append(chain, dir("s256/x", 0o755))); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("256 links: %v", err)
+	}
+}
+
+// TestFollowed: what resolving symlinks may cost is bounded for an image as a whole.
+func TestFollowed(t *testing.T) {
+	loop := []layer.Entry{symlink("l", strings.Repeat("./", 2000))}
+	path := strings.Repeat("l/", 255) + "x"
+	for range 140 {
+		loop = append(loop, wh(path))
+	}
+	if _, err := image(loop); !errors.Is(err, ErrLimit) {
+		t.Errorf("error %v", err)
+	}
 }
 
 // TestBadInput: what comes with the entries is refused too, and ends the Builder.

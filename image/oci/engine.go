@@ -41,7 +41,7 @@ func saveTo(ctx context.Context, f *os.File, engine, image string) (*tarFiles, e
 	if engine == "podman" {
 		args = append(args, "--format", "docker-archive")
 	}
-	if err := runEngine(ctx, f, engine, append(args, "--", image)...); err != nil {
+	if err := runEngine(ctx, f, engine, append(args, "--", image)); err != nil {
 		return nil, err
 	}
 	st, err := f.Stat()
@@ -52,7 +52,7 @@ func saveTo(ctx context.Context, f *os.File, engine, image string) (*tarFiles, e
 }
 
 // runEngine runs an engine's program with stdout in f.
-func runEngine(ctx context.Context, f *os.File, engine string, args ...string) error {
+func runEngine(ctx context.Context, f *os.File, engine string, args []string) error {
 	cmd := exec.CommandContext(ctx, engine, args...)
 	stderr := &tail{}
 	cmd.Stdout, cmd.Stderr = f, stderr
@@ -69,7 +69,7 @@ func runEngine(ctx context.Context, f *os.File, engine string, args ...string) e
 	case errors.Is(err, exec.ErrNotFound):
 		return &fault.Error{
 			What: fmt.Errorf("there is no program %q", engine),
-			Hint: "run it where " + engine + " is installed, or save the image there: " + engine + " save IMAGE -o FILE.tar, and then docker-archive:FILE.tar",
+			Hint: fmt.Sprintf("save it where %s is: %s save %s -o FILE.tar; then use docker-archive:FILE.tar", engine, engine, args[len(args)-1]),
 		}
 	}
 	return &fault.Error{What: fmt.Errorf("%s %s: %w", engine, strings.Join(args, " "), err), Cause: strings.TrimSpace(stderr.kept.String())}

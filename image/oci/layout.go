@@ -14,7 +14,7 @@ import (
 // index.json gives; where it and digest are empty, the only image is meant.
 func OpenLayout(dir, tag string, digest Digest) (*Local, error) {
 	root, err := os.OpenRoot(dir)
-	if errors.Is(err, syscall.ENOTDIR) {
+	if st, errStat := os.Stat(dir); err != nil && errStat == nil && !st.IsDir() {
 		return nil, &fault.Error{
 			What: fmt.Errorf("open OCI layout %s: it is not a directory", dir),
 			Hint: "a layout in a tar file is named oci-archive:" + dir,

@@ -20,9 +20,9 @@ const (
 	MediaTypeDockerConfig   = "application/vnd.docker.container.image.v1+json"
 	MediaTypeDockerLayer    = "application/vnd.docker.image.rootfs.diff.tar" // and .gzip, .zstd
 
-	mediaTypeSchema1     = "application/vnd.docker.distribution.manifest.v1" // and +json, +prettyjws
-	mediaTypeForeign     = "application/vnd.docker.image.rootfs.foreign.diff.tar"
-	mediaTypeNonDistrib  = "application/vnd.oci.image.layer.nondistributable.v1.tar"
+	mediaTypeSchema1    = "application/vnd.docker.distribution.manifest.v1" // and +json, +prettyjws
+	mediaTypeForeign    = "application/vnd.docker.image.rootfs.foreign.diff.tar"
+	mediaTypeNonDistrib = "application/vnd.oci.image.layer.nondistributable.v1.tar"
 )
 
 // Limits of documents. Registries refuse manifests of more than 4 MiB.

@@ -2,7 +2,6 @@ package oci
 
 import (
 	"fmt"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -10,8 +9,6 @@ import (
 
 	"github.com/gangway-hpc/gangway/internal/fault"
 )
-
-var platformRule = regexp.MustCompile(`^[a-z0-9_.-]{1,32}$`)
 
 // HostPlatform is the platform of this program. It has no variant: nodes of one
 // cluster may differ, and all are to run the same image.
@@ -31,7 +28,7 @@ func (p Platform) String() string {
 func ParsePlatform(s string) (Platform, error) {
 	parts := strings.Split(strings.ToLower(s), "/")
 	for _, part := range parts {
-		if !platformRule.MatchString(part) {
+		if part == "" || strings.Trim(part, "abcdefghijklmnopqrstuvwxyz0123456789_.-") != "" {
 			parts = nil
 		}
 	}

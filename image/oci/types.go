@@ -46,11 +46,11 @@ type Index struct {
 // that could steer the host have no place here.
 type Config struct {
 	Platform
-	Created time.Time
-	Author  string
-	Env     []string // NAME=value
-	Entrypoint, Cmd         []string
+	Created                      time.Time
+	Author                       string
+	Env                          []string // NAME=value
+	Entrypoint, Cmd              []string
 	WorkingDir, User, StopSignal string
-	Labels  map[string]string // shown, never obeyed
-	DiffIDs []Digest          // of the uncompressed layers, lowest first
+	Labels                       map[string]string // shown, never obeyed
+	DiffIDs                      []Digest          // of the uncompressed layers, lowest first
 }

@@ -7,28 +7,39 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/gangway-hpc/gangway/image/oci"
 	"github.com/gangway-hpc/gangway/internal/fault"
 )
 
-// The grammar of github.com/distribution/reference, which go-containerregistry's
-// pkg/name follows only in part: that one takes "a//b" and "-a" for repositories.
-var (
-	repositoryRule = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
-	tagRule        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
-	hostRule       = regexp.MustCompile(`^[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*$`)
-	imageIDRule    = regexp.MustCompile(`^[a-f0-9]{64}$`)
-	schemeRule     = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*$`)
-	// engineRule lets through names and IDs, and nothing that looks like an option.
-	engineRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/:@\[\]-]*$`)
-	// nameRule is what image-spec annotations.md and docker save put into files.
-	nameRule   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._:/@+-]*$`)
-	digestRule = regexp.MustCompile(`^(?:sha256|sha512):|^[a-z0-9]+:[0-9a-fA-F]{32,}$`)
-)
+// rules are the regular expressions of the grammar.
+type rules struct{ repository, tag, host, imageID, scheme, engine, name, digest *regexp.Regexp }
+
+// grammar is that of github.com/distribution/reference, which go-containerregistry's
+// pkg/name follows only in part: that one takes "a//b" and "-a" for repositories. It
+// is compiled when it is needed, because that takes as long as all other packages'
+// initialisation.
+var grammar = sync.OnceValue(func() rules {
+	const part = `[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*`
+	const label = `[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?`
+	return rules{
+		repository: regexp.MustCompile(`^` + part + `(?:/` + part + `)*$`),
+		tag:        regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`),
+		host:       regexp.MustCompile(`^` + label + `(?:\.` + label + `)*$`),
+		imageID:    regexp.MustCompile(`^[a-f0-9]{64}$`),
+		scheme:     regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*$`),
+		// Names and IDs, and nothing that looks like an option.
+		engine: regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/:@\[\]-]*$`),
+		// What image-spec's annotations.md and docker save put into files.
+		name:   regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._:/@+-]*$`),
+		digest: regexp.MustCompile(`^(?:sha256|sha512):|^[a-z0-9]+:[0-9a-fA-F]{32,}$`),
+	}
+})
 
 const (
 	maxRepository = 255  // as Docker
+	maxTag        = 128  // as Docker
 	maxLength     = 4096 // bytes, of everything
 )
 
@@ -77,7 +88,7 @@ func parse(s string) (Reference, error) {
 	if s != strings.TrimSpace(s) {
 		return Reference{}, wrong("leave away the blanks around it", "it begins or ends with a blank")
 	}
-	if scheme, rest, ok := strings.Cut(s, "://"); ok && schemeRule.MatchString(scheme) {
+	if scheme, rest, ok := strings.Cut(s, "://"); ok && grammar().scheme.MatchString(scheme) {
 		return parseScheme(scheme, rest)
 	}
 	transport, rest, _ := strings.Cut(s, ":")
@@ -135,7 +146,7 @@ func parseScheme(scheme, rest string) (Reference, error) {
 }
 
 func parseEngine(kind Kind, scheme, image string) (Reference, error) {
-	if !engineRule.MatchString(image) {
+	if !grammar().engine.MatchString(image) {
 		return Reference{}, wrong("write for example "+scheme+"://debian:12", "%q is not the name of an image", image)
 	}
 	return Reference{Kind: kind, Image: image}, nil
@@ -156,7 +167,7 @@ func parseFile(kind Kind, transport, s string) (Reference, error) {
 	if path == "" {
 		return Reference{}, wrong(example, "the path is missing")
 	}
-	if tagged && !nameRule.MatchString(tag) {
+	if tagged && !grammar().name.MatchString(tag) {
 		return Reference{}, wrong(example, "%q is not a tag (and the path may hold no colon)", tag)
 	}
 	return Reference{Kind: kind, Path: path, Tag: tag, Digest: digest}, nil
@@ -194,7 +205,7 @@ func parseRegistry(s string) (Reference, error) {
 	}
 	var tagged bool
 	r.Repository, r.Tag, tagged = strings.Cut(image, ":")
-	if tagged && !tagRule.MatchString(r.Tag) {
+	if tagged && (len(r.Tag) > maxTag || !grammar().tag.MatchString(r.Tag)) {
 		return Reference{}, wrong("a tag has letters, digits, _ . and -, begins with none of . and -, and has at most 128: debian:12-slim", "%.200q is not a tag", r.Tag)
 	}
 	if err := checkRepository(r.Repository); err != nil {
@@ -213,14 +224,14 @@ func parseRegistry(s string) (Reference, error) {
 // look like a digest is left: in USER@IMAGE:TAG it is the image.
 func cutDigest(s string) (rest string, d oci.Digest, err error) {
 	i := strings.LastIndexByte(s, '@')
-	if i < 0 || !digestRule.MatchString(s[i+1:]) {
+	if i < 0 || !grammar().digest.MatchString(s[i+1:]) {
 		return s, "", nil
 	}
 	d, err = oci.ParseDigest(s[i+1:])
 	if err != nil {
 		return "", "", wrong("write IMAGE@sha256: and 64 hexadecimal digits, all of them", "%v", err)
 	}
-	if j := strings.LastIndexByte(s[:i], '@'); j >= 0 && digestRule.MatchString(s[j+1:i]) {
+	if j := strings.LastIndexByte(s[:i], '@'); j >= 0 && grammar().digest.MatchString(s[j+1:i]) {
 		return "", "", wrong("write IMAGE@DIGEST", "it has more than one digest")
 	}
 	return s[:i], d, nil
@@ -256,18 +267,18 @@ func canonicalHost(s string) (string, error) {
 	if s == "" {
 		return "", wrong(example, "the registry's host is missing")
 	}
-	host, port, hasPort := s, "", false
+	port, hasPort := "", false
 	if strings.HasPrefix(s, "[") { // an IPv6 address
 		end := strings.IndexByte(s, ']')
 		if end < 0 || !isIPv6(s[1:end]) {
 			return "", wrong(example, "%q is not a host", s)
 		}
-		host, port = s[:end+1], s[end+1:]
-		if port, hasPort = strings.CutPrefix(port, ":"); !hasPort && port != "" {
+		if port, hasPort = strings.CutPrefix(s[end+1:], ":"); !hasPort && port != "" {
 			return "", wrong(example, "%q is not a host", s)
 		}
 	} else {
-		if host, port, hasPort = strings.Cut(s, ":"); !hostRule.MatchString(host) {
+		var host string
+		if host, port, hasPort = strings.Cut(s, ":"); !grammar().host.MatchString(host) {
 			return "", wrong(example, "%.200q is not a host", host)
 		}
 	}
@@ -292,11 +303,11 @@ func checkRepository(s string) error {
 		return wrong("write for example registry.example.org:5000/team/torch:1", "the name of the image is missing")
 	case len(s) > maxRepository:
 		return wrong("", "the name of the image has %d bytes, more than %d", len(s), maxRepository)
-	case repositoryRule.MatchString(s) && imageIDRule.MatchString(s):
+	case grammar().repository.MatchString(s) && grammar().imageID.MatchString(s):
 		return wrong("write NAME@sha256:"+s+" for a digest, dockerd://"+s+" for an image of the engine", "64 hexadecimal digits are not a name")
-	case repositoryRule.MatchString(s):
+	case grammar().repository.MatchString(s):
 		return nil
-	case s != strings.ToLower(s) && repositoryRule.MatchString(strings.ToLower(s)):
+	case s != strings.ToLower(s) && grammar().repository.MatchString(strings.ToLower(s)):
 		return wrong("write "+strings.ToLower(s), "the name of the image %q has upper-case letters", s)
 	}
 	return wrong("a name is lower-case letters and digits, with single . _ or - between them and / between its parts: team/torch", "%.200q is not the name of an image", s)

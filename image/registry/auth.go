@@ -142,7 +142,7 @@ func (s *session) look(ctx context.Context) error {
 	}
 	found, err := s.c.o.Credentials.Find(ctx, s.e.name, s.name, s.user)
 	if err != nil {
-		return &deniedError{session: s.whose(), err: fmt.Errorf("find credential for %s: %w", s.e.name, err)}
+		return &deniedError{session: s.whose(), err: err}
 	}
 	s.looked, s.credential = true, found
 	return nil
@@ -201,7 +201,6 @@ func (s *session) realm(text string) (*url.URL, error) {
 			Hint: "is " + s.e.name + " a registry? ask who runs it",
 		}
 	}
-	u.User, u.Fragment = nil, ""
 	here := strings.EqualFold(u.Hostname(), s.e.base.Hostname()) || s.e.loopback && isLoopback(u.Hostname())
 	plain := u.Scheme == "http" && s.e.base.Scheme == "http" && here
 	if u.Scheme != "https" && !plain {
@@ -293,7 +292,10 @@ type whose struct {
 
 // whose is called with mu held.
 func (s *session) whose() whose {
-	w := whose{host: s.e.name, repository: s.name, looked: s.credential.Source}
+	w := whose{host: s.e.name, repository: s.name}
+	if s.c.o.Credentials != nil {
+		w.looked = strings.Join(s.c.o.Credentials.Looked(), ", ")
+	}
 	if !s.credential.IsZero() {
 		w.tried = s.credential.String()
 	}

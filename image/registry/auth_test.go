@@ -94,8 +94,10 @@ func TestTokens(t *testing.T) {
 		"anonymous": {false, nil, map[string]string{"method": "GET", "basic": ""}},
 		"none":      {false, &known{}, map[string]string{"method": "GET", "basic": ""}},
 		"password":  {true, ann(), map[string]string{"method": "GET", "basic": "ann", "account": "ann"}},
-		"identity": {true, &known{Credential: credential.Credential{IdentityToken: "s3cret-refresh", Source: "f"}},
-			map[string]string{"method": "POST", "basic": "", "grant_type": "refresh_token", "client_id": "gangway"}},
+		"identity": {
+			true, &known{Credential: credential.Credential{IdentityToken: "s3cret-refresh", Source: "f"}},
+			map[string]string{"method": "POST", "basic": "", "grant_type": "refresh_token", "client_id": "gangway"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := guard1(t, test.login, nil)
@@ -213,8 +215,7 @@ func TestDenied(t *testing.T) {
 		fmt.Fprint(w, `{"errors":[{"code":"DENIED","message":"no"}]}`)
 		return true
 	}
-	var loop *httptest.Server
-	loop = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"token":"tok-x"}`) }))
+	loop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"token":"tok-x"}`) }))
 	defer loop.Close()
 	always := func(w http.ResponseWriter, r *http.Request) bool {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="`+loop.URL+`"`)
@@ -228,13 +229,13 @@ func TestDenied(t *testing.T) {
 		want []string
 	}{
 		"basic, none":       {func(t *testing.T) string { return serve(t, basic).host }, nil, []string{"401", "no credential for", "docker login", ".credentials", "machine", "may also not exist"}},
-		"basic, looked":     {func(t *testing.T) string { return serve(t, basic).host }, &known{Credential: credential.Credential{Source: "/a, /b"}}, []string{"no credential for", "looked in /a, /b"}},
+		"basic, looked":     {func(t *testing.T) string { return serve(t, basic).host }, &known{}, []string{"no credential for", "looked in /a, /b"}},
 		"basic, refused":    {func(t *testing.T) string { return serve(t, basic).host }, wrong, []string{"401", "refused the credential of ann from /home/ann/.docker/config.json"}},
 		"token, none":       {func(t *testing.T) string { return guard1(t, true, nil).host }, nil, []string{"get token", "incorrect username or password", "no credential for"}},
 		"token, refused":    {func(t *testing.T) string { return guard1(t, true, nil).host }, wrong, []string{"get token", "refused the credential of ann from /home/ann/.docker/config.json"}},
 		"forbidden, none":   {func(t *testing.T) string { return serve(t, forbidden).host }, nil, []string{"403", "DENIED: no", "no credential for"}},
 		"token not obeyed":  {func(t *testing.T) string { return serve(t, always).host }, ann(), []string{"401", "refused the credential of ann"}},
-		"helper is missing": {func(t *testing.T) string { return serve(t, basic).host }, broken{}, []string{"find credential for", "docker-credential-x is not there"}},
+		"helper is missing": {func(t *testing.T) string { return serve(t, basic).host }, broken{}, []string{"docker-credential-x is not there"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			host := test.host(t)
@@ -259,6 +260,8 @@ func TestDenied(t *testing.T) {
 }
 
 type broken struct{}
+
+func (broken) Looked() []string { return nil }
 
 func (broken) Find(_ context.Context, _, _, _ string) (credential.Credential, error) {
 	return credential.Credential{}, errors.New("docker-credential-x is not there")
@@ -326,8 +329,7 @@ func TestRealm(t *testing.T) {
 
 // TestIdentityTokenFallback: a token server from before OAuth2 gets the password.
 func TestIdentityTokenFallback(t *testing.T) {
-	var g *guarded
-	g = guard1(t, true, nil)
+	g := guard1(t, true, nil)
 	g.tokens.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			w.WriteHeader(http.StatusNotFound)
@@ -352,5 +354,19 @@ func TestHubNames(t *testing.T) {
 		if e.name != "docker.io" || e.base.String() != "https://registry-1.docker.io" || e.settings.CAFile != "x" {
 			t.Errorf("%s: %+v", name, e)
 		}
+	}
+}
+
+// TestDeniedOnce: a wrong password is not tried again, which may lock the account.
+func TestDeniedOnce(t *testing.T) {
+	g := guard1(t, true, nil)
+	k := ann()
+	k.Password = "s3cret-wrong"
+	c, _, _ := quick(t, Options{Credentials: k})
+	if _, err := c.Repository(g.host, "app", "", "1").Resolve(t.Context()); !errors.Is(err, ErrDenied) {
+		t.Errorf("got %v", err)
+	}
+	if n := len(g.asks()); n != 1 {
+		t.Errorf("the password was sent %d times", n)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,17 +96,16 @@ func TestBlobCut(t *testing.T) {
 func TestRangeIgnored(t *testing.T) {
 	blob := noise(500_000)
 	modes(t, func(t *testing.T, set func(*Client)) {
-		tries := 0
+		var tries atomic.Int64
 		f := serve(t, func(w http.ResponseWriter, r *http.Request) bool {
-			tries++
 			r.Header.Del("Range")
-			return cutAfter(w, r, blob, tries*150_000)
+			return cutAfter(w, r, blob, int(tries.Add(1))*150_000)
 		})
 		c, p, _ := quick(t, Options{})
 		set(c)
 		mustRead(t, c.Repository(f.host, "app", "", "1"), descriptor(blob), blob)
-		if tries != 4 || len(p.taken()) != 3 {
-			t.Errorf("%d tries, pauses %v", tries, p.taken())
+		if tries.Load() != 4 || len(p.taken()) != 3 {
+			t.Errorf("%d tries, pauses %v", tries.Load(), p.taken())
 		}
 	})
 }
@@ -208,9 +208,6 @@ func TestBlobSizeWrong(t *testing.T) {
 			modes(t, func(t *testing.T, set func(*Client)) {
 				f := serve(t, func(w http.ResponseWriter, r *http.Request) bool {
 					if announced {
-						if int64(len(blob)) < size {
-							r.Header.Del("X")
-						}
 						serveBlob(w, r, blob, len(blob))
 						return true
 					}
@@ -439,5 +436,74 @@ func TestBandwidth(t *testing.T) {
 		if d := now.Sub(begin); d < 10*time.Second {
 			t.Errorf("1 MiB at 100 KiB/s took %v", d)
 		}
+	})
+}
+
+// TestRangesAtOnce: as many ranges of one blob at a time as are meant, and no more.
+func TestRangesAtOnce(t *testing.T) {
+	blob := noise(2 << 20)
+	var mu sync.Mutex
+	now, most := 0, 0
+	full := make(chan struct{})
+	f := serve(t, func(w http.ResponseWriter, r *http.Request) bool {
+		mu.Lock()
+		now++
+		if most = max(most, now); most == atOnce && now == atOnce {
+			select {
+			case <-full:
+			default:
+				close(full)
+			}
+		}
+		mu.Unlock()
+		if !strings.HasPrefix(r.Header.Get("Range"), "bytes=0-") {
+			select {
+			case <-full:
+			case <-r.Context().Done():
+			}
+		}
+		mu.Lock()
+		now-- // before the client can know that it is answered
+		mu.Unlock()
+		serveBlob(w, r, blob, len(blob))
+		return true
+	})
+	c, _, _ := quick(t, Options{Connections: 100})
+	c.everyHost, c.parallel, c.chunk = true, 1, 64<<10
+	mustRead(t, c.Repository(f.host, "app", "", "1"), descriptor(blob), blob)
+	if mu.Lock(); most != atOnce {
+		t.Errorf("%d ranges at a time", most)
+	}
+	mu.Unlock()
+}
+
+// TestCloseWaiting: Close ends a request that waits for a silent server.
+func TestCloseWaiting(t *testing.T) {
+	blob := noise(1 << 20)
+	modes(t, func(t *testing.T, set func(*Client)) {
+		done := make(chan struct{})
+		f := serve(t, func(w http.ResponseWriter, r *http.Request) bool {
+			serveBlob(w, r, blob, 10)
+			<-done
+			return true
+		})
+		defer close(done)
+		c, _, _ := quick(t, Options{})
+		set(c)
+		body, err := c.Repository(f.host, "app", "", "1").Blob(t.Context(), descriptor(blob))
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed := make(chan error)
+		go func() { closed <- body.Close() }()
+		select {
+		case err = <-closed:
+		case <-time.After(20 * time.Second):
+			t.Fatal("Close waits for the server")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		noGoroutines(t)
 	})
 }

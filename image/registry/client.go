@@ -34,9 +34,10 @@ import (
 // Credentials finds what proves to a registry who asks.
 type Credentials interface {
 	// Find returns the credential for a repository of a registry, of the given user
-	// if that is not empty. The zero value means that there is none; its Source may
-	// say where one was looked for.
+	// if that is not empty. The zero value means that there is none.
 	Find(ctx context.Context, host, repository, user string) (credential.Credential, error)
+	// Looked lists the files that Find looks into, for people.
+	Looked() []string
 }
 
 // Host is how to talk to one registry or mirror.
@@ -82,7 +83,7 @@ type Client struct {
 	stall     time.Duration  // without a byte, until a connection is cut
 	chunk     int64          // bytes of a range of a big blob
 	parallel  int64          // bytes from which a blob is big
-	everyHost bool           // parallel ranges from loopback too
+	everyHost bool           // parallel ranges from loopback too, where they are slower
 
 	mu         sync.Mutex
 	transports map[trust]*http.Transport

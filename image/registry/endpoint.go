@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -23,10 +22,35 @@ const (
 // mirrorRest is how long a mirror that failed is passed over.
 const mirrorRest = time.Minute
 
-var (
-	validName = regexp.MustCompile(`^[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*(?:/[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*)*$`)
-	validTag  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
-)
+const maxName, maxTag = 1024, 128 // bytes
+
+// validName says whether a repository's name can go into a URL as it is. It is a
+// little wider than the grammar of distribution-spec: registries know best.
+func validName(name string) bool {
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || !alphanumeric(part[0]) || !alphanumeric(part[len(part)-1]) || !wordBytes(part) {
+			return false
+		}
+	}
+	return len(name) <= maxName
+}
+
+func validTag(tag string) bool {
+	return tag != "" && len(tag) <= maxTag && wordBytes(tag) && (tag[0] == '_' || alphanumeric(tag[0]))
+}
+
+func wordBytes(s string) bool {
+	for i := range len(s) {
+		if !alphanumeric(s[i]) && !strings.ContainsRune("._-", rune(s[i])) {
+			return false
+		}
+	}
+	return true
+}
+
+func alphanumeric(b byte) bool {
+	return b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z'
+}
 
 // endpoint is a registry or a mirror: one server.
 type endpoint struct {
@@ -122,7 +146,7 @@ func (c *Client) Repository(host, repository, user, reference string) *Repositor
 	}
 	r.add(self, "", user, false)
 	_, err := oci.ParseDigest(reference)
-	r.check("reference", reference, err != nil && !validTag.MatchString(reference))
+	r.check("reference", reference, err != nil && !validTag(reference))
 	return r
 }
 
@@ -141,7 +165,7 @@ func (r *Repository) add(e *endpoint, prefix, user string, mirror bool) {
 	if prefix != "" {
 		name = prefix + "/" + name
 	}
-	r.check("name", name, len(name) > 1024 || !validName.MatchString(name))
+	r.check("name", name, !validName(name))
 	r.sites = append(r.sites, &site{endpoint: e, name: name, mirror: mirror, session: r.c.session(e, name, user)})
 }
 

@@ -95,7 +95,7 @@ func (f *fake) count(prefix string) int {
 }
 
 // pushTo stores a blob and a manifest that names it, in any registry.
-func pushTo(t *testing.T, client *http.Client, base, name, tag string, blob []byte) (manifest, layer oci.Descriptor, raw []byte) {
+func pushTo(t testing.TB, client *http.Client, base, name, tag string, blob []byte) (manifest, layer oci.Descriptor, raw []byte) {
 	t.Helper()
 	layer = oci.Descriptor{MediaType: "application/vnd.oci.image.layer.v1.tar", Digest: oci.DigestOf(blob), Size: int64(len(blob))}
 	config := []byte("{}")
@@ -119,7 +119,7 @@ func pushTo(t *testing.T, client *http.Client, base, name, tag string, blob []by
 	return oci.Descriptor{MediaType: manifestType, Digest: oci.DigestOf(raw), Size: int64(len(raw))}, layer, raw
 }
 
-func request1(t *testing.T, client *http.Client, method, url, kind string, content []byte) *http.Response {
+func request1(t testing.TB, client *http.Client, method, url, kind string, content []byte) *http.Response {
 	t.Helper()
 	req, err := http.NewRequest(method, url, bytes.NewReader(content))
 	if err != nil {
@@ -201,6 +201,8 @@ func (k *known) Find(_ context.Context, host, repository, user string) (credenti
 	k.asked = append(k.asked, host+" "+repository+" "+user)
 	return k.Credential, nil
 }
+
+func (k *known) Looked() []string { return []string{"/a", "/b"} }
 
 func ann() *known {
 	return &known{Credential: credential.Credential{Username: "ann", Password: "s3cret-pass", Source: "/home/ann/.docker/config.json"}}

@@ -19,10 +19,12 @@ func TestParseChallenges(t *testing.T) {
 		{[]string{""}, nil},
 		{[]string{"Basic"}, []challenge{{"basic", params{}}}},
 		{[]string{`Bearer realm="https://a/token",service="r",scope="repository:a/b:pull,push"`}, []challenge{
-			{"bearer", params{"realm": "https://a/token", "service": "r", "scope": "repository:a/b:pull,push"}}}},
+			{"bearer", params{"realm": "https://a/token", "service": "r", "scope": "repository:a/b:pull,push"}},
+		}},
 		{[]string{`BEARER Realm = "a" , SERVICE=b, realm="second"`}, []challenge{{"bearer", params{"realm": "a", "service": "b"}}}},
 		{[]string{`Basic realm="x, Bearer y=\"z\"", Bearer realm=https://a/t`}, []challenge{
-			{"basic", params{"realm": `x, Bearer y="z"`}}, {"bearer", params{"realm": "https://a/t"}}}},
+			{"basic", params{"realm": `x, Bearer y="z"`}}, {"bearer", params{"realm": "https://a/t"}},
+		}},
 		{[]string{"Negotiate", `Basic realm="x"`}, []challenge{{"negotiate", params{}}, {"basic", params{"realm": "x"}}}},
 		{[]string{`Bearer realm="open`}, []challenge{{"bearer", params{"realm": "open"}}}},
 		{[]string{`Bearer realm="a\`}, []challenge{{"bearer", params{"realm": `a\`}}}},

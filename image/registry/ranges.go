@@ -9,6 +9,10 @@ import (
 // Parallel ranges: big blobs come over several connections, since one is often held
 // back by the way or by the store behind the registry. 7 chunks of 4 MiB bound the
 // memory for each blob.
+//
+// From the loopback interface one connection is the fastest: docker-registry gives
+// 1.1 GB/s over one and 0.4 GB/s in ranges on two cores, more than a layer can be
+// unpacked with, but that work would be taken from the unpacking.
 const (
 	chunkSize    = 4 << 20
 	parallelSize = 32 << 20
@@ -28,7 +32,7 @@ type ranges struct {
 	queue   []*chunk // in order; the first is being read
 	next    int64    // where the next chunk begins
 	running int
-	closed  bool
+	closed  bool // no chunk is started any more
 
 	offset int64   // of what Read gives next
 	rest   *stream // instead of chunks, where ranges do not work
@@ -120,9 +124,8 @@ func (r *ranges) fetch(s *stream, k *chunk) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running--
-	if k.err == nil {
-		r.fill()
-	}
+	r.closed = r.closed || k.err != nil // what follows would fail as well
+	r.fill()
 }
 
 // Read gives the next bytes.

@@ -116,7 +116,6 @@ func redirected(e *endpoint, u *url.URL, location string, hops int) (*url.URL, e
 	if err != nil {
 		return nil, refuse(e, "a URL", "the URL cannot be read")
 	}
-	next.User, next.Fragment = nil, ""
 	where := clean(next.Scheme+"://"+next.Host, 200)
 	switch {
 	case hops >= maxRedirects:

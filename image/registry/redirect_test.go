@@ -24,7 +24,7 @@ import (
 func TestRedirect(t *testing.T) {
 	blob := noise(1 << 20)
 	var mu sync.Mutex
-	stored, expired := 0, false
+	stored := 0
 	store := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range []string{"Authorization", "Cookie", "Referer"} {
 			if r.Header.Get(name) != "" {
@@ -33,8 +33,7 @@ func TestRedirect(t *testing.T) {
 		}
 		mu.Lock()
 		stored++
-		old := stored == 3 || expired
-		expired = false
+		old := stored == 3
 		mu.Unlock()
 		if old {
 			w.WriteHeader(http.StatusForbidden)
@@ -50,13 +49,15 @@ func TestRedirect(t *testing.T) {
 		if !strings.Contains(r.URL.Path, "/blobs/") {
 			return false
 		}
-		http.Redirect(w, r, store.URL+"/b?X-Amz-Signature=s3cret", http.StatusTemporaryRedirect)
+		http.Redirect(w, r, strings.Replace(store.URL, "://", "://bob:pass@", 1)+"/b?X-Amz-Signature=s3cret#x", http.StatusTemporaryRedirect)
 		return true
 	})
 	_, layer, _ := g.push("app", "1", blob)
 	c, _, logged := quick(t, Options{Credentials: ann()})
 	mustRead(t, c.Repository(g.host, "app", "", "1"), layer, blob)
 	// 300,000, 300,000, then 403 and a new URL, 300,000 and the rest; 1 of the registry's was 401.
+	mu.Lock()
+	defer mu.Unlock()
 	if n := g.count("GET /v2/app/blobs/"); n != 3 || stored != 5 {
 		t.Errorf("%d requests to the registry, %d to the store", n, stored)
 	}

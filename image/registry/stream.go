@@ -9,16 +9,15 @@ import (
 // stream reads bytes of a blob in order, over as many connections as it takes, one at
 // a time.
 type stream struct {
-	b       *blob
-	ctx     context.Context
-	cancel  context.CancelFunc
-	p       *pursuit
-	offset  int64 // of what Read gives next
-	end     int64
-	strict  bool // no answer may be longer than asked for
-	answer  *answer
-	checked bool // that nothing follows
-	err     error
+	b      *blob
+	ctx    context.Context
+	cancel context.CancelFunc
+	p      *pursuit
+	offset int64 // of what Read gives next
+	end    int64
+	strict bool // no answer may be longer than asked for
+	answer *answer
+	err    error
 }
 
 // stream returns one for the bytes from, end-1.

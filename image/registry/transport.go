@@ -100,8 +100,7 @@ func (c *Client) transport(t trust) (*http.Transport, error) {
 	}
 	rt.Protocols.SetHTTP1(true)
 	if t.guard != unguarded {
-		// A proxy would connect for us, unchecked: exchange uses these only without one.
-		rt.Proxy = nil
+		// A proxy would connect for us, unchecked: hop uses these only without one.
 		dialer.Control = func(_, address string, _ syscall.RawConn) error { return t.guard.check(address) }
 	}
 	rt.DialContext = dialer.DialContext

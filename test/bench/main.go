@@ -25,6 +25,9 @@ type bench struct {
 	dir     string // scratch
 	usr     string // the large tree
 	rows    []row
+
+	images string // directory of the built images, one for each kind
+	kind   string // of them: torch or small
 }
 
 // row is one line of the result.
@@ -37,7 +40,9 @@ func main() {
 	flag.IntVar(&b.rounds, "rounds", 3, "how often each pair is measured")
 	flag.StringVar(&b.dir, "dir", os.TempDir(), "scratch directory; some GiB")
 	flag.StringVar(&b.usr, "tree", "/usr", "the large tree to make images of")
-	only := flag.String("only", "", "comma-separated parts: start, write, memory, splice, read")
+	flag.StringVar(&b.kind, "image-kind", "torch", "the image to pull: torch or small (test/images/build.sh)")
+	flag.StringVar(&b.images, "images", "", "where built images are kept, in DIR/KIND (default ~/.cache/gangway-bench/images)")
+	only := flag.String("only", "", "comma-separated parts: start, write, memory, splice, read, image")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -57,7 +62,7 @@ func (b *bench) run(only string) error {
 	for _, part := range []struct {
 		name string
 		run  func() error
-	}{{"start", b.start}, {"write", b.write}, {"memory", b.memory}, {"splice", b.splice}, {"read", b.read}} {
+	}{{"start", b.start}, {"write", b.write}, {"memory", b.memory}, {"splice", b.splice}, {"read", b.read}, {"image", b.image}} {
 		if only != "" && !strings.Contains(","+only+",", ","+part.name+",") {
 			continue
 		}

@@ -14,12 +14,19 @@ import (
 // sample is what one run of a program cost.
 type sample struct {
 	wall, cpu time.Duration
-	peak      int64 // bytes of resident memory, at most
+	peak      int64 // bytes of resident memory of the largest process, at most
+	// written is what it and the processes it waited for dirtied in the page cache of
+	// file systems with a disk, in bytes: what is written back, unless it is deleted
+	// before. Metadata of the file system is not in it.
+	written int64
 }
 
 // command runs a program and returns what it cost. Its output is thrown away.
 func (b *bench) command(args ...string) (sample, error) {
-	cmd := exec.CommandContext(b.ctx, args[0], args[1:]...)
+	return measure(exec.CommandContext(b.ctx, args[0], args[1:]...))
+}
+
+func measure(cmd *exec.Cmd) (sample, error) {
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
@@ -32,13 +39,15 @@ func (b *bench) command(args ...string) (sample, error) {
 	err = cmd.Run()
 	wall := time.Since(start)
 	if err != nil {
-		return sample{}, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
+		return sample{}, fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(errs.String()))
 	}
 	ru := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 	return sample{
 		wall: wall,
 		cpu:  cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(),
 		peak: ru.Maxrss << 10,
+		// The kernel counts in blocks of 512 bytes here, whatever the disk's are.
+		written: ru.Oublock << 9,
 	}, nil
 }
 
