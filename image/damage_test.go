@@ -3,8 +3,10 @@ package image_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,7 +25,12 @@ func TestVerifyFindsDamage(t *testing.T) {
 	s := newStore(t)
 	i := mustPull(t, s, ref)
 	whole := stored(t, s)
-	for name, content := range whole {
+	kinds := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(whole)) {
+		content := whole[name]
+		kind := name[:strings.IndexByte(name, '/')]
+		first := !kinds[kind]
+		kinds[kind] = true
 		if strings.HasPrefix(name, "locks/") {
 			continue
 		}
@@ -43,7 +50,10 @@ func TestVerifyFindsDamage(t *testing.T) {
 			if strings.HasPrefix(name, "refs/") && strings.HasPrefix(damage.name, "flipped") {
 				continue // that may be another record, as right as the old one
 			}
-			t.Run(name[:strings.IndexByte(name, '/')]+"/"+damage.name, func(t *testing.T) {
+			if !first && !isLong() && damage.name != "flipped bit in the middle" && damage.name != "removed" {
+				continue // as with the first
+			}
+			t.Run(kind+"/"+damage.name, func(t *testing.T) {
 				path := filepath.Join(s.Dir(), name)
 				if err := damage.do(path); err != nil {
 					t.Fatal(err)

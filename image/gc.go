@@ -52,16 +52,17 @@ func (s *Store) Remove(ctx context.Context, i *Image) (GCReport, error) {
 
 // Pin protects an image from GC and Remove, or ends that.
 func (s *Store) Pin(ctx context.Context, i *Image, pinned bool) error {
-	used := i.Used
 	gc, err := s.lock(ctx, s.gcLock(), fsx.Shared)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = gc.Release() }()
 	// It may have gone, or changed, since it was found.
-	if now, err := s.record(i.Reference, i.Platform); err != nil || now.Manifest != i.Manifest {
+	now, err := s.record(i.Reference, i.Platform)
+	if err != nil || now.Manifest != i.Manifest {
 		return fmt.Errorf("pin image %s: %w: it was removed or pulled anew meanwhile", i.Reference, ErrNotFound)
 	}
+	used := now.Used
 	i.Pinned = pinned
 	if err := s.writeRecord(ctx, i); err != nil {
 		return err

@@ -132,18 +132,26 @@ func TestGCOlderThan(t *testing.T) {
 // TestGCKeepBytes lets images go until the limit holds, the ones not used longest
 // first, and counts what they share once.
 func TestGCKeepBytes(t *testing.T) {
-	for _, c := range []struct {
-		limit int64
+	for n, c := range []struct {
+		limit func(all, own int64) int64
 		stay  []int
-	}{{1 << 30, []int{0, 1, 2}}, {250_000, []int{1, 2}}, {190_000, []int{2}}, {100_000, nil}, {0, nil}} {
-		t.Run(fmt.Sprint(c.limit), func(t *testing.T) {
+	}{
+		{func(all, _ int64) int64 { return all }, []int{0, 1, 2}},
+		{func(all, _ int64) int64 { return all - 1 }, []int{1, 2}},
+		{func(all, own int64) int64 { return all - own }, []int{1, 2}},
+		{func(all, own int64) int64 { return all - own - 1 }, []int{2}},
+		{func(all, own int64) int64 { return all - 2*own - 1 }, nil},
+		{func(_, _ int64) int64 { return 0 }, nil},
+	} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			f := newFamily(t)
-			dry := f.gc(t, image.GCOptions{KeepBytes: &c.limit, DryRun: true})
-			r := f.gc(t, image.GCOptions{KeepBytes: &c.limit})
+			limit := c.limit(f.gc(t, image.GCOptions{}).Kept, f.s.Sizes(f.images)[0].Own)
+			dry := f.gc(t, image.GCOptions{KeepBytes: &limit, DryRun: true})
+			r := f.gc(t, image.GCOptions{KeepBytes: &limit})
 			if !slices.Equal(dry.Images, r.Images) || dry.Freed != r.Freed || dry.Kept != r.Kept || dry.Files != r.Files {
 				t.Errorf("dry run said %+v, then %+v", dry, r)
 			}
-			if r.Kept > c.limit {
+			if r.Kept > limit {
 				t.Errorf("%d bytes were kept", r.Kept)
 			}
 			f.has(t, c.stay...)
@@ -165,8 +173,7 @@ func TestGCDryRunChangesNothing(t *testing.T) {
 
 func TestPin(t *testing.T) {
 	f := newFamily(t)
-	pinned := f.images[0]
-	if err := f.s.Pin(t.Context(), &pinned, true); err != nil {
+	if err := f.s.Pin(t.Context(), &f.images[0], true); err != nil {
 		t.Fatal(err)
 	}
 	found, err := f.s.Find("0:1", "", "")
@@ -282,18 +289,13 @@ func TestGCWhilePulling(t *testing.T) {
 	if isLong() {
 		rounds = 1000
 	}
-	stop := make(chan struct{})
+	ticks := make(chan struct{}, 1)
 	var collector, pullers sync.WaitGroup
 	for n := range 2 {
 		collector.Go(func() {
 			s := open(t, f.s.Dir()) // of another process, as far as locks go
 			none := int64(0)
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for range ticks {
 				o := image.GCOptions{}
 				if n == 1 {
 					o.KeepBytes = &none
@@ -313,7 +315,7 @@ func TestGCWhilePulling(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				i, err := pull(t, s, strings.TrimPrefix(f.images[n].Reference, "docker://"), image.PullOptions{})
+				i, err := pull(t, s, strings.TrimPrefix(f.images[n].Reference, "docker://"), image.PullOptions{Progress: func(image.Progress) { tick(ticks) }})
 				if err != nil {
 					t.Errorf("pull beside gc: %v", err)
 				} else if o, err := s.OpenImage(&i, squashfs.ReaderOptions{}); err != nil {
@@ -324,11 +326,12 @@ func TestGCWhilePulling(t *testing.T) {
 				if err := lease.Release(); err != nil {
 					t.Error(err)
 				}
+				tick(ticks)
 			}
 		})
 	}
 	pullers.Wait()
-	close(stop)
+	close(ticks)
 	collector.Wait()
 	// An image that is listed has all its files.
 	images, err := f.s.List()
@@ -336,6 +339,15 @@ func TestGCWhilePulling(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustBeGood(t, f.s, len(images))
+}
+
+// tick makes a collector collect, soon. Collecting all the time would only keep the
+// lock from others.
+func tick(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // TestGCNeverBreaksAnImage collects what no image needs while images are pulled anew:
@@ -346,26 +358,67 @@ func TestGCNeverBreaksAnImage(t *testing.T) {
 	if isLong() {
 		rounds = 1000
 	}
-	stop := make(chan struct{})
+	ticks := make(chan struct{}, 1)
 	var collector sync.WaitGroup
 	collector.Go(func() {
 		s := open(t, f.s.Dir())
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
+		for range ticks {
 			if _, err := s.GC(t.Context(), image.GCOptions{}); err != nil {
 				t.Errorf("gc: %v", err)
 			}
 		}
 	})
 	for n := range rounds {
-		i := mustPull(t, f.s, f.push(t, "team/moving:1", paint(t, layerOf(t, "n", fmt.Sprint(n)))))
+		ref := f.push(t, "team/moving:1", paint(t, layerOf(t, "n", fmt.Sprint(n))))
+		tick(ticks)
+		i, err := pull(t, f.s, ref, image.PullOptions{Progress: func(image.Progress) { tick(ticks) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tick(ticks)
 		mustHold(t, f.s, &i, map[string]string{"n": fmt.Sprint(n)})
 	}
-	close(stop)
+	close(ticks)
 	collector.Wait()
+	mustBeGood(t, f.s, 4)
+}
+
+// TestGCWaitsForRecords ends a pull in the middle of a collection, which has looked at
+// all records already: the new record must not count as garbage.
+func TestGCWaitsForRecords(t *testing.T) {
+	f := newFamily(t)
+	ref := f.push(t, "team/late:1", paint(t, layerOf(t, "late", noise(77, 50_000))))
+	release, fetching, pulled := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	f.halfway(20_000, release)
+	go func() {
+		_, err := pull(t, f.s, ref, image.PullOptions{Progress: func(p image.Progress) {
+			if p.Phase == image.PhaseFetch && p.Done == 0 {
+				close(fetching)
+			}
+		}})
+		pulled <- err
+	}()
+	<-fetching
+	var once sync.Once
+	collector, err := image.Open(image.Options{Dir: f.s.Dir(), Now: func() time.Time {
+		once.Do(func() {
+			close(release)
+			select {
+			case err := <-pulled: // it did not wait
+				pulled <- err
+			case <-time.After(300 * time.Millisecond):
+			}
+		})
+		return f.now
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := collector.GC(t.Context(), image.GCOptions{OlderThan: 1000 * time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-pulled; err != nil {
+		t.Fatal(err)
+	}
 	mustBeGood(t, f.s, 4)
 }

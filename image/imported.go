@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gangway-hpc/gangway/image/layer"
 	"github.com/gangway-hpc/gangway/image/oci"
 	"github.com/gangway-hpc/gangway/internal/fault"
 )
@@ -23,6 +24,8 @@ type RootOptions struct {
 	Entrypoint, Cmd []string
 	WorkingDir      string
 	OneFileSystem   bool // leaves out what is mounted below a directory, but keeps the mountpoints
+	// Limits are those of PullOptions, of which Bytes and Ratio bound the first reading.
+	Limits layer.Limits
 	// Warn is told of what an image has no place for, such as sockets, which is left
 	// out; nil ignores it.
 	Warn func(path string, err error)
@@ -40,12 +43,26 @@ func NewRootSource(name string, o RootOptions) (Source, error) {
 	if o.Platform == (oci.Platform{}) {
 		o.Platform = oci.HostPlatform()
 	}
+	if o.Limits.Bytes <= 0 {
+		o.Limits.Bytes = maxRootBytes
+	}
+	if o.Limits.Ratio <= 0 {
+		o.Limits.Ratio = maxRatio
+	}
 	t, err := openRoot(name, &o)
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", name, err)
 	}
 	return &rootSource{name: name, o: o, root: t}, nil
 }
+
+// The defaults of layer.Limits, and what a compressed archive may give whatever its
+// own length.
+const (
+	maxRootBytes = 1 << 40
+	maxRatio     = 200
+	ratioFrom    = 1 << 30
+)
 
 // root is a root file system as the one layer of an image.
 type root interface {
@@ -102,7 +119,7 @@ func openFileRoot(f *os.File, o *RootOptions) (root, error) {
 			return nil, &fault.Error{What: errors.New("it is " + m.looks), Hint: m.hint}
 		}
 	}
-	return openTarRoot(f, head)
+	return openTarRoot(f, head, o)
 }
 
 // rootSource is a Source whose documents are made here.
@@ -196,9 +213,9 @@ func (s *rootSource) document(d oci.Descriptor) ([]byte, error) {
 // was.
 func (s *rootSource) Blob(ctx context.Context, d oci.Descriptor) (io.ReadCloser, error) {
 	s.mu.Lock()
-	layer := s.layer
+	want := s.layer
 	s.mu.Unlock()
-	if d.Digest != layer.Digest {
+	if d.Digest != want.Digest {
 		raw, err := s.document(d)
 		return io.NopCloser(bytes.NewReader(raw)), err
 	}
@@ -206,7 +223,7 @@ func (s *rootSource) Blob(ctx context.Context, d oci.Descriptor) (io.ReadCloser,
 	if err != nil {
 		return nil, err
 	}
-	return &provedReader{src: r, name: s.name, want: layer, hash: layer.Digest.Hash()}, nil
+	return &provedReader{src: r, name: s.name, want: want, hash: want.Digest.Hash()}, nil
 }
 
 // Close implements Source.

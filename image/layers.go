@@ -37,7 +37,7 @@ func (s *Store) pullLayers(ctx context.Context, src Source, m oci.Manifest, diff
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(o.layersAtOnce())
 	for _, n := range order {
-		o.Progress(Progress{Layer: n, Digest: m.Layers[n].Digest, Phase: PhaseWait, Total: m.Layers[n].Size})
+		o.Progress(Progress{Layer: n, Layers: len(order), Digest: m.Layers[n].Digest, Phase: PhaseWait, Total: m.Layers[n].Size})
 	}
 	first := map[oci.Digest]oci.Digest{}
 	for n, l := range m.Layers {
@@ -50,7 +50,7 @@ func (s *Store) pullLayers(ctx context.Context, src Source, m oci.Manifest, diff
 	for _, n := range order {
 		d := m.Layers[n]
 		j := layerJob{desc: d, diffID: diffIDs[n], report: func(p Phase, done int64, other bool) {
-			o.Progress(Progress{Layer: n, Digest: d.Digest, Phase: p, Done: done, Total: d.Size, Other: other})
+			o.Progress(Progress{Layer: n, Layers: len(order), Digest: d.Digest, Phase: p, Done: done, Total: d.Size, Other: other})
 		}}
 		if seen[d.Digest] {
 			j.report(PhaseCached, d.Size, false)

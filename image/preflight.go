@@ -28,7 +28,7 @@ func (s *Store) preflight(m oci.Manifest, o *PullOptions) error {
 	if o.MaxSize > 0 && all > o.MaxSize {
 		return &fault.Error{
 			What: fmt.Errorf("its layers have %s, more than the limit of %s", FormatBytes(all), FormatBytes(o.MaxSize)),
-			Hint: "raise the limit: --max-size " + FormatBytes(all),
+			Hint: fmt.Sprintf("raise the limit: --max-size %d", all),
 		}
 	}
 	free, inodes, err := s.room()

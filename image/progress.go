@@ -26,6 +26,7 @@ const (
 // Progress is how far a layer is.
 type Progress struct {
 	Layer  int        // from 0, the lowest
+	Layers int        // how many the image has
 	Digest oci.Digest // of the layer's blob
 	Phase  Phase
 	Done   int64 // bytes of the blob

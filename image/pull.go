@@ -96,7 +96,7 @@ func (s *Store) Pull(ctx context.Context, src Source, o PullOptions) (Image, err
 	}
 	if i, ok := s.Cached(o.Reference, o.Platform, top.Digest); ok {
 		for n, l := range i.Layers {
-			o.Progress(Progress{Layer: n, Digest: l.Digest, Phase: PhaseCached, Done: l.Size, Total: l.Size})
+			o.Progress(Progress{Layer: n, Layers: len(i.Layers), Digest: l.Digest, Phase: PhaseCached, Done: l.Size, Total: l.Size})
 		}
 		return i, nil
 	}

@@ -32,7 +32,7 @@ func openDirRoot(name string, o *RootOptions) (root, error) {
 			Hint: "gangway image import oci:" + name + " NAME, or gangway image pull oci:" + name,
 		}
 	}
-	t := &streamed{warn: o.Warn, close: dir.Close}
+	t := &streamed{warn: o.Warn, most: o.Limits.Bytes, close: dir.Close}
 	t.write = func(s *tarStream) error {
 		w := dirWalk{s: s, one: o.OneFileSystem, seen: map[hostInode]string{}, buf: make([]byte, 64<<10)}
 		return w.root(dir)
@@ -76,7 +76,11 @@ func (w *dirWalk) root(dir *os.File) error {
 // open opens name in a directory. full is for messages.
 func (w *dirWalk) open(at int, name, full string, flags int) (*os.File, error) {
 	// O_NONBLOCK: should a FIFO have taken the file's place, this does not wait for a writer.
-	fd, err := unix.Openat(at, name, flags|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	flags |= unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK
+	fd, err := unix.Openat(at, name, flags, 0)
+	for errors.Is(err, unix.EINTR) {
+		fd, err = unix.Openat(at, name, flags, 0)
+	}
 	if err != nil {
 		return nil, vanished(full, unreadable(&os.PathError{Op: "open", Path: full, Err: err}))
 	}
@@ -95,7 +99,7 @@ func vanished(full string, err error) error {
 func (w *dirWalk) list(dir *os.File, name string) error {
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
-		return err
+		return vanished(dir.Name(), err)
 	}
 	slices.Sort(names)
 	for _, base := range names {
@@ -206,6 +210,9 @@ func (w *dirWalk) xattrs(name string) ([]squashfs.Xattr, error) {
 	}
 	var attrs []squashfs.Xattr
 	for attr := range strings.SplitSeq(strings.TrimSuffix(string(w.buf[:n]), "\x00"), "\x00") {
+		if !ofImage(attr) {
+			continue
+		}
 		n, err := unix.Lgetxattr(name, attr, w.buf)
 		if errors.Is(err, unix.ENODATA) {
 			continue // removed meanwhile, or not for us to see
@@ -216,6 +223,13 @@ func (w *dirWalk) xattrs(name string) ([]squashfs.Xattr, error) {
 		attrs = append(attrs, squashfs.Xattr{Name: attr, Value: slices.Clone(w.buf[:n])})
 	}
 	return attrs, nil
+}
+
+// ofImage says whether an extended attribute belongs to a file, and not to the file
+// system that it lies on, as lustre.lov and system.nfs4_acl do.
+func ofImage(attr string) bool {
+	space, _, _ := strings.Cut(attr, ".")
+	return space == "user" || space == "trusted" || space == "security" || strings.HasPrefix(attr, "system.posix_acl_")
 }
 
 // dataOf asks the file system where a file has data.

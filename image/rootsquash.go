@@ -28,7 +28,7 @@ func openSquashRoot(f *os.File, o *RootOptions) (root, error) {
 		return nil, squashFault(err, f.Name())
 	}
 	t := &squashRoot{r: r, name: f.Name()}
-	t.streamed = streamed{warn: o.Warn, close: func() error { return errors.Join(r.Close(), f.Close()) }}
+	t.streamed = streamed{warn: o.Warn, most: o.Limits.Bytes, close: func() error { return errors.Join(r.Close(), f.Close()) }}
 	t.write = func(s *tarStream) error {
 		w := squashWalk{s: s, r: r, seen: map[uint32]string{}}
 		root, err := r.Root()

@@ -26,10 +26,11 @@ import (
 type tarRoot struct {
 	file      *os.File
 	mediaType string
+	limits    layer.Limits
 }
 
-func openTarRoot(f *os.File, head []byte) (root, error) {
-	t := &tarRoot{file: f, mediaType: oci.MediaTypeLayer}
+func openTarRoot(f *os.File, head []byte, o *RootOptions) (root, error) {
+	t := &tarRoot{file: f, mediaType: oci.MediaTypeLayer, limits: o.Limits}
 	skippable := len(head) >= 4 && head[0]&0xF0 == 0x50 && string(head[1:4]) == "\x2a\x4d\x18"
 	switch {
 	case bytes.HasPrefix(head, []byte("\x1f\x8b\x08")):
@@ -78,7 +79,7 @@ func (t *tarRoot) measure(ctx context.Context) (oci.Descriptor, oci.Digest, erro
 		return none, "", err
 	}
 	defer done()
-	plain := &hashReader{r: archive, h: sha256.New(), blob: blob}
+	plain := &hashReader{r: archive, h: sha256.New(), blob: blob, limits: t.limits}
 	if err := checkRootTar(plain, t.file.Name()); err != nil {
 		return none, "", err
 	}
@@ -95,17 +96,13 @@ func (t *tarRoot) measure(ctx context.Context) (oci.Descriptor, oci.Digest, erro
 // hashReader hashes and counts what is read, and bounds what comes out of a
 // decompressor as package layer does.
 type hashReader struct {
-	r    io.Reader
-	h    hash.Hash
-	n    int64
-	blob *hashReader // what r decompresses; nil for the blob itself
+	r io.Reader
+	h hash.Hash
+	n int64
+	// blob is what r decompresses, within limits; nil for the blob itself.
+	blob   *hashReader
+	limits layer.Limits
 }
-
-// The defaults of layer.Limits.
-const (
-	maxRatio  = 200
-	ratioFrom = 1 << 30
-)
 
 func (r *hashReader) Read(p []byte) (int, error) {
 	n, err := r.r.Read(p)
@@ -113,10 +110,10 @@ func (r *hashReader) Read(p []byte) (int, error) {
 	r.n += int64(n)
 	switch {
 	case r.blob == nil:
-	case r.n > maxRootBytes:
-		return 0, &layer.LimitError{What: "Bytes", Limit: maxRootBytes}
-	case r.n > ratioFrom && (r.n-ratioFrom)/maxRatio > r.blob.n:
-		return 0, &layer.LimitError{What: "Ratio", Limit: maxRatio}
+	case r.n > r.limits.Bytes:
+		return 0, &layer.LimitError{What: "Bytes", Limit: r.limits.Bytes}
+	case r.n > ratioFrom && (r.n-ratioFrom)/r.limits.Ratio > r.blob.n:
+		return 0, &layer.LimitError{What: "Ratio", Limit: r.limits.Ratio}
 	}
 	return n, err
 }

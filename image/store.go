@@ -140,11 +140,10 @@ func (s *Store) blob(d oci.Digest) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read blob: %w", err)
 	}
-	if h := d.Hash(); true {
-		h.Write(b)
-		if !d.Is(h.Sum(nil)) {
-			return nil, fmt.Errorf("read blob %s: %w: its content has another digest", f.Name(), ErrDamaged)
-		}
+	h := d.Hash()
+	h.Write(b)
+	if !d.Is(h.Sum(nil)) {
+		return nil, fmt.Errorf("read blob %s: %w: its content has another digest", f.Name(), ErrDamaged)
 	}
 	return b, nil
 }

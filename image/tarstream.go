@@ -29,12 +29,10 @@ type tarStream struct {
 	// take preallocated space for a hole before it was read, and for data afterwards.
 	sparse map[string][]extent
 	again  bool  // this is not the first pass
-	left   int64 // bytes that the content of all files may yet have
+	most   int64 // bytes that the content of all files may have
+	left   int64 // of them
 	buf    []byte
 }
-
-// maxRootBytes is how much content an image may have, as with package layer.
-const maxRootBytes = 1 << 40
 
 // rootNode is a file to be written.
 type rootNode struct {
@@ -62,6 +60,7 @@ type treeWriter func(s *tarStream) error
 type streamed struct {
 	write  treeWriter
 	warn   func(string, error)
+	most   int64 // bytes of content
 	sparse map[string][]extent
 	close  func() error
 }
@@ -71,7 +70,7 @@ func (t *streamed) pass(ctx context.Context, w io.Writer, warn func(string, erro
 	out := bufio.NewWriterSize(w, 256<<10)
 	s := &tarStream{
 		ctx: ctx, out: out, tar: tar.NewWriter(out), warn: warn, sparse: t.sparse, again: again,
-		left: maxRootBytes, buf: make([]byte, 256<<10),
+		most: t.most, left: t.most, buf: make([]byte, 256<<10),
 	}
 	if err := t.write(s); err != nil {
 		return err
@@ -151,7 +150,7 @@ func (s *tarStream) add(n *rootNode, c content) error {
 		return entryFault(n.name, s.tar.WriteHeader(h))
 	}
 	if s.left -= n.size; s.left < 0 || n.size < 0 {
-		return entryFault(n.name, &layer.LimitError{What: "Bytes", Limit: maxRootBytes})
+		return entryFault(n.name, &layer.LimitError{What: "Bytes", Limit: s.most})
 	}
 	data, err := s.extentsOf(n, c)
 	if err != nil {
@@ -217,14 +216,11 @@ func (s *tarStream) header(n *rootNode) (*tar.Header, error) {
 		return nil, entryFault(n.name, fmt.Errorf("unknown type %o of a file", n.mode&unix.S_IFMT))
 	}
 	for _, x := range n.xattrs {
-		switch space, _, _ := strings.Cut(x.Name, "."); {
-		case strings.Contains(x.Name, "="):
+		if strings.Contains(x.Name, "=") {
 			s.warn(n.name, fmt.Errorf("xattr %q: a tar archive has no place for the = in its name", x.Name))
-		case space == "user", space == "trusted", space == "security", strings.HasPrefix(x.Name, "system.posix_acl_"):
-			h.PAXRecords["SCHILY.xattr."+x.Name] = string(x.Value)
-		default:
-			s.warn(n.name, fmt.Errorf("xattr %s: an image has no place for it", x.Name))
+			continue
 		}
+		h.PAXRecords["SCHILY.xattr."+x.Name] = string(x.Value)
 	}
 	return h, nil
 }

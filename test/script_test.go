@@ -2,8 +2,8 @@
 // testscript files: commands, and what they must print and leave behind. To add a
 // case, add lines to the script of its feature.
 //
-// The scripts see $VERSION, the stamped version; programs gangway and gangwayd are
-// on their PATH. Nothing here may be skipped: what a script needs is always there.
+// The scripts see $VERSION, the stamped version, and $REGISTRY, the address of a
+// registry (registry_test.go); programs gangway and gangwayd are on their PATH. Nothing here may be skipped: what a script needs is always there.
 package test
 
 import (
@@ -31,6 +31,7 @@ func TestScripts(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	registry := startRegistry(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
@@ -39,6 +40,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PATH", bin+string(os.PathListSeparator)+env.Getenv("PATH"))
 			env.Setenv("VERSION", version)
+			env.Setenv("REGISTRY", registry)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -52,7 +54,7 @@ func TestScripts(t *testing.T) {
 // built by another process.
 func watchSources(t *testing.T) {
 	t.Helper()
-	for _, dir := range []string{"../cmd", "../internal", "../squashfs", "../go.mod"} {
+	for _, dir := range []string{"../cmd", "../image", "../internal", "../squashfs", "../go.mod"} {
 		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 			if err == nil {
 				_, err = os.Stat(path)

@@ -145,8 +145,7 @@ func imageConvertLayer(env *cli.Env) *cobra.Command {
 		}
 		// Nothing this process becomes has more rights, and no other of the same id
 		// looks into it.
-		err := errors.Join(
-			unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
+		err := errors.Join(noNewPrivileges(), unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 		if err != nil {
 			return fmt.Errorf("convert-layer: %w", err)
 		}
@@ -164,4 +163,17 @@ func imageConvertLayer(env *cli.Env) *cobra.Command {
 		return printLine(env.Stdout, c)
 	}
 	return cmd
+}
+
+// noNewPrivileges keeps all threads of this process, not only the calling one, from
+// more rights.
+func noNewPrivileges() error {
+	_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
+	if errno == syscall.ENOTSUP { // linked with C
+		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	}
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }

@@ -87,7 +87,7 @@ func (f *importFlags) run(ctx context.Context, source, name string) error {
 		return err
 	}
 	if file != "" {
-		return f.rootFileSystem(ctx, p, file, key(as))
+		return p.root(ctx, file, key(as), f.o)
 	}
 	for _, flag := range []string{"one-file-system", "env", "entrypoint", "cmd", "workdir"} {
 		if f.cmd.Flags().Changed(flag) {
@@ -112,39 +112,46 @@ func (f *importFlags) file(source string) (string, error) {
 	}
 	_, err = os.Stat(r.Path)
 	if err != nil {
-		err = &fault.Error{What: fmt.Errorf("import %s: %w", source, err), Hint: "check the path of the directory or file"}
+		err = missing(source, err)
 	}
 	return r.Path, err
 }
 
-// rootFileSystem imports a directory or a file.
-func (f *importFlags) rootFileSystem(ctx context.Context, p *puller, file, as string) error {
+func missing(file string, err error) error {
+	return &fault.Error{
+		What: fmt.Errorf("import %s: %w", file, err),
+		Hint: "check the path of the directory or file; images of registries are written HOST/REPOSITORY:TAG",
+	}
+}
+
+// root imports the root file system in a directory or a file.
+func (p *puller) root(ctx context.Context, file, as string, ro image.RootOptions) error {
 	if err := allowed(file, p.store.Dir()); err != nil {
 		return err
 	}
-	warn := warnings{env: f.env}
-	f.o.Platform, f.o.Warn = p.opts.Platform, warn.add
-	src, err := image.NewRootSource(file, f.o)
+	warn := warnings{env: p.env}
+	ro.Platform, ro.Limits, ro.Warn = p.opts.Platform, p.opts.Limits, warn.add
+	src, err := image.NewRootSource(file, ro)
 	if err != nil {
 		return err
 	}
 	defer src.Close()
-	if !f.quiet && !f.json {
-		fmt.Fprintf(f.env.Stderr, "%s: reading it once for its digest\n", quoteName(file))
+	if !p.quiet && !p.json {
+		fmt.Fprintf(p.env.Stderr, "%s: reading it once for its digest\n", quoteName(file))
 	}
 	_, err = src.Resolve(ctx)
 	warn.end()
 	if err != nil {
-		return err
+		return limitFault(err)
 	}
 	o := p.opts
 	o.Reference = as
-	show := newShow(f.env, file, f.quiet, f.json)
+	show := newShow(p.env, file, p.quiet, p.json)
 	o.Progress = show.progress
 	i, err := p.store.Pull(ctx, src, o)
 	show.end(err == nil)
 	if err != nil {
-		return err
+		return limitFault(err)
 	}
 	return p.print(pulled{Event: "image", Image: i})
 }
@@ -153,7 +160,7 @@ func (f *importFlags) rootFileSystem(ctx context.Context, p *puller, file, as st
 func allowed(file, store string) error {
 	st, err := os.Stat(file)
 	if err != nil {
-		return fmt.Errorf("import %s: %w", file, err)
+		return missing(file, err)
 	}
 	if !st.IsDir() {
 		if os.Geteuid() == 0 && !inUserNamespace() {

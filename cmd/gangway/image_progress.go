@@ -85,12 +85,11 @@ func printLine(w io.Writer, v any) error {
 
 // bars draws a bar a layer and one for all.
 type bars struct {
-	out    io.Writer
-	p      *mpb.Progress
-	total  *mpb.Bar
-	layers int
-	bars   map[int]*layerBar
-	sum    int64
+	out   io.Writer
+	p     *mpb.Progress
+	total *mpb.Bar
+	bars  map[int]*layerBar
+	sum   int64
 }
 
 type layerBar struct {
@@ -228,7 +227,7 @@ func (l *lines) progress(p image.Progress) {
 
 func (l *lines) line(p image.Progress, what string) {
 	fmt.Fprintf(l.out, "%s: layer %d of %d (%s, %s): %s\n",
-		l.name, p.Layer+1, len(l.layers), p.Digest.Short(), image.FormatBytes(p.Total), what)
+		l.name, p.Layer+1, p.Layers, p.Digest.Short(), image.FormatBytes(p.Total), what)
 }
 
 func (l *lines) summary(now time.Time) {

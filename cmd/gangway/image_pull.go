@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/gangway-hpc/gangway/image"
 	"github.com/gangway-hpc/gangway/image/layer"
+	"github.com/gangway-hpc/gangway/image/reference"
 	"github.com/gangway-hpc/gangway/image/registry"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/config"
@@ -51,6 +53,7 @@ IMAGE is what docker pull takes, or one of
   docker://[USER@]HOST#REPOSITORY:TAG    as with Enroot and Pyxis
   oci:DIR[:TAG]  oci-archive:FILE[:TAG]  docker-archive:FILE[:TAG]
   dockerd://IMAGE  podman://IMAGE        of this machine's engines
+  ./DIR  ./FILE.sqsh  ./FILE.tar         a root file system, as gangway image import
 
 Credentials come from docker login or podman login, their credential helpers, and
 Enroot's .credentials. Registries, mirrors and certificate authorities are set in
@@ -157,16 +160,16 @@ func (p *puller) pull(ctx context.Context, name, as string) error {
 	if err != nil {
 		return err
 	}
+	if ref.Kind == reference.Path {
+		return p.root(ctx, ref.Path, cmp.Or(as, key(ref)), image.RootOptions{})
+	}
 	src, err := p.store.OpenSource(ctx, p.client, ref)
 	if err != nil {
 		return err
 	}
 	defer src.Close()
 	o := p.opts
-	o.Reference = key(ref)
-	if as != "" {
-		o.Reference = as
-	}
+	o.Reference = cmp.Or(as, key(ref))
 	show := newShow(p.env, name, p.quiet, p.json)
 	o.Progress = show.progress
 	i, err := p.store.Pull(ctx, src, o)

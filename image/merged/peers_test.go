@@ -152,6 +152,9 @@ func avoidPodman(o *oracle, e *layer.Entry) bool {
 		// It gives the inode the attributes of the hard link's entry. In layers that
 		// tools make they are the same.
 		v := o.at[join(from, baseOf(e.Link))]
+		if v.Type != layer.File {
+			return true // lost when the vfs driver copies a layer for the next
+		}
 		e.Mode, e.UID, e.GID, e.Sec, e.Nsec, e.Xattrs = v.Mode, v.UID, v.GID, v.Sec, v.Nsec, v.Xattrs
 	}
 	touched := func(path string) bool {

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // ordinaryUser is who pulls where root measures: nobody known to the machine.
@@ -140,7 +138,7 @@ func (i *imageBench) fresh(name string) (string, error) {
 	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, i.uid, i.uid)); err != nil {
 		return "", err
 	}
-	unix.Sync()
+	syscall.Sync()
 	return dir, nil
 }
 
@@ -222,7 +220,7 @@ func podmanIn(dir string) []string {
 
 // podmanEnd frees what podman leaves mounted, and what it keeps with other owners.
 func (i *imageBench) podmanEnd(dir string) {
-	_ = unix.Unmount(filepath.Join(dir, "root", "overlay"), unix.MNT_DETACH)
+	_ = syscall.Unmount(filepath.Join(dir, "root", "overlay"), syscall.MNT_DETACH)
 	if os.Geteuid() != 0 {
 		_, _ = i.command("podman", "unshare", "rm", "-rf", dir)
 	}

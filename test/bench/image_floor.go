@@ -11,11 +11,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
-	"golang.org/x/sys/unix"
 )
 
 // floor is the work that no converter of this kind can do without: every byte
@@ -146,9 +147,16 @@ func (r *floorReader) Read(p []byte) (int, error) {
 
 // timed adds the processor time of this thread that f takes.
 func timed(sum *time.Duration, f func()) {
-	var a, b unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &a)
+	a := threadTime()
 	f()
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &b)
-	*sum += time.Duration(b.Nano() - a.Nano())
+	*sum += threadTime() - a
+}
+
+// threadTime reads the clock of this thread's processor time.
+func threadTime() time.Duration {
+	const threadCPU = 3 // CLOCK_THREAD_CPUTIME_ID
+	var t syscall.Timespec
+	// It fails for no clock that there is.
+	_, _, _ = syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, threadCPU, uintptr(unsafe.Pointer(&t)), 0)
+	return time.Duration(t.Nano())
 }
