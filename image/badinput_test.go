@@ -27,10 +27,14 @@ func TestPullRefuses(t *testing.T) {
 		opts image.PullOptions
 		want []string
 	}{
-		{name: "unknown host", make: func(t *testing.T, _ *hub) string { return closedPort(t) + "/team/torch:1" },
-			want: []string{"127.0.0.1:", "check the registry's name and port"}},
-		{name: "unknown image", make: func(_ *testing.T, h *hub) string { return h.host + "/team/none:1" },
-			want: []string{"/team/none", "404 Not Found", "no repository"}},
+		{
+			name: "unknown host", make: func(t *testing.T, _ *hub) string { return closedPort(t) + "/team/torch:1" },
+			want: []string{"127.0.0.1:", "check the registry's name and port"},
+		},
+		{
+			name: "unknown image", make: func(_ *testing.T, h *hub) string { return h.host + "/team/none:1" },
+			want: []string{"/team/none", "404 Not Found", "no repository"},
+		},
 		{name: "unknown tag", make: func(t *testing.T, h *hub) string {
 			return strings.TrimSuffix(h.push(t, "team/torch:1", paint(t, base)), ":1") + ":2"
 		}, want: []string{"team/torch:2", "404 Not Found", "skopeo list-tags"}},
@@ -77,22 +81,32 @@ func TestPullRefuses(t *testing.T) {
 		{name: "encrypted layer", make: withMediaType(base, oci.MediaTypeLayer+"+gzip+encrypted"), want: []string{"encrypted"}},
 		{name: "foreign layer", make: withMediaType(base, "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"), want: []string{"foreign"}},
 		{name: "artefact", make: withMediaType(base, "application/vnd.acme.rocket.v1"), want: []string{"acme.rocket"}},
-		{name: "decompression bomb", make: withLayer(func(t *testing.T) stratum { return layerOf(t, "zero", strings.Repeat("\x00", 8<<20)) }),
-			opts: image.PullOptions{Limits: layer.Limits{Bytes: 1 << 20}}, want: []string{"layer 1 of 1", "unpacks to more than 1048576 bytes", "no honest image"}},
-		{name: "entry bomb", make: withLayer(func(t *testing.T) stratum { return layerOf(t, manyFiles(200)...) }),
-			opts: image.PullOptions{Limits: layer.Limits{Entries: 100}}, want: []string{"100 entries", "--max-entries 200"}},
-		{name: "name with ..", make: withLayer(func(t *testing.T) stratum { return layerOf(t, "ok", "", "a/../../etc/passwd", "root::0:0") }),
-			want: []string{"a/../../etc/passwd", "ask who publishes"}},
+		{
+			name: "decompression bomb", make: withLayer(func(t *testing.T) stratum { return layerOf(t, "zero", strings.Repeat("\x00", 8<<20)) }),
+			opts: image.PullOptions{Limits: layer.Limits{Bytes: 1 << 20}}, want: []string{"layer 1 of 1", "unpacks to more than 1048576 bytes", "no honest image"},
+		},
+		{
+			name: "entry bomb", make: withLayer(func(t *testing.T) stratum { return layerOf(t, manyFiles(200)...) }),
+			opts: image.PullOptions{Limits: layer.Limits{Entries: 100}}, want: []string{"100 entries", "--max-entries 200"},
+		},
+		{
+			name: "name with ..", make: withLayer(func(t *testing.T) stratum { return layerOf(t, "ok", "", "a/../../etc/passwd", "root::0:0") }),
+			want: []string{"a/../../etc/passwd", "ask who publishes"},
+		},
 		{name: "name with NUL", make: withLayer(func(t *testing.T) stratum { return paxPath(t, "evil\x00name") }), want: []string{"layer 1 of 1"}},
-		{name: "not a tar", make: withLayer(func(t *testing.T) stratum { return gzipped(t, []byte(strings.Repeat("no tar ", 300))) }),
-			want: []string{"layer 1 of 1"}},
+		{
+			name: "not a tar", make: withLayer(func(t *testing.T) stratum { return gzipped(t, []byte(strings.Repeat("no tar ", 300))) }),
+			want: []string{"layer 1 of 1"},
+		},
 		{name: "no image for the platform", make: func(t *testing.T, h *hub) string {
 			p := paint(t, base)
 			h.push(t, "team/torch:1", p)
 			return h.pushIndex(t, "team/torch:all", p)
 		}, opts: image.PullOptions{Platform: oci.Platform{OS: "linux", Architecture: "s390x"}}, want: []string{"s390x", "--platform"}},
-		{name: "max size", make: func(t *testing.T, h *hub) string { return h.push(t, "team/torch:1", paint(t, base)) },
-			opts: image.PullOptions{MaxSize: 10}, want: []string{"more than the limit of 10 B", "--max-size"}},
+		{
+			name: "max size", make: func(t *testing.T, h *hub) string { return h.push(t, "team/torch:1", paint(t, base)) },
+			opts: image.PullOptions{MaxSize: 10}, want: []string{"more than the limit of 10 B", "--max-size"},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -321,12 +335,18 @@ func TestPullNeverComes(t *testing.T) {
 		spoil func(h *hub, w http.ResponseWriter, r *http.Request)
 		want  []string
 	}{
-		{"429", func(_ *hub, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) },
-			[]string{"429", "docker login"}},
-		{"502", func(_ *hub, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
-			[]string{"502", "try again later"}},
-		{"Content-Length too large", func(_ *hub, w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 2*size)) },
-			[]string{"the manifest says", "push the image again"}},
+		{
+			"429", func(_ *hub, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) },
+			[]string{"429", "docker login"},
+		},
+		{
+			"502", func(_ *hub, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
+			[]string{"502", "try again later"},
+		},
+		{
+			"Content-Length too large", func(_ *hub, w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 2*size)) },
+			[]string{"the manifest says", "push the image again"},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

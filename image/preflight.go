@@ -18,7 +18,12 @@ import (
 func (s *Store) preflight(m oci.Manifest, o *PullOptions) error {
 	var all, missing int64
 	files := uint64(4) // record, index, manifest, configuration
+	seen := map[oci.Digest]bool{}
 	for _, l := range m.Layers {
+		if seen[l.Digest] {
+			continue
+		}
+		seen[l.Digest] = true
 		all += l.Size
 		if _, err := os.Stat(s.LayerPath(l.Digest)); errors.Is(err, fs.ErrNotExist) {
 			missing += l.Size

@@ -82,8 +82,10 @@ func TestRootConvertsAsNobody(t *testing.T) {
 	t.Cleanup(func() { _ = pull.Process.Kill() })
 
 	child, status := waitForChild(t, pull.Process.Pid, regexp.MustCompile(`NoNewPrivs:\t1`))
-	for _, want := range []string{"Uid:\t65534\t65534\t65534\t65534\n", "Gid:\t65534\t65534\t65534\t65534\n", "Groups:\t \n",
-		"CapEff:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "CapInh:\t0000000000000000\n"} {
+	for _, want := range []string{
+		"Uid:\t65534\t65534\t65534\t65534\n", "Gid:\t65534\t65534\t65534\t65534\n", "Groups:\t \n",
+		"CapEff:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "CapInh:\t0000000000000000\n",
+	} {
 		if !strings.Contains(status, want) {
 			t.Errorf("the converting process has not %q:\n%s", want, status)
 		}

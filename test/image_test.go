@@ -47,6 +47,9 @@ func TestRealImage(t *testing.T) {
 	for _, tag := range []string{"1", "2"} {
 		gangway("image", "pull", "-q", registry+"/small:"+tag)
 		gangway("image", "verify", "small:"+tag)
+		if tag == "1" {
+			continue // the other has all of its layers but one
+		}
 		sqsh := filepath.Join(dir, "home", tag+".sqsh")
 		gangway("image", "export", "small:"+tag, "-o", sqsh)
 		ours, theirs := filepath.Join(dir, "ours"+tag), filepath.Join(dir, "theirs"+tag)

@@ -85,9 +85,9 @@ func TestLocked(t *testing.T) {
 
 func TestBadFiles(t *testing.T) {
 	for content, want := range map[string]string{
-		"[image":                           "TOML",
-		"[image]\nstroe = \"/x\"\n":        "image.stroe is unknown",
-		"[image]\nstore = 5\n":             "TOML",
+		"[image":                            "TOML",
+		"[image]\nstroe = \"/x\"\n":         "image.stroe is unknown",
+		"[image]\nstore = 5\n":              "TOML",
 		"[registry.x]\nplain-http = true\n": "unknown",
 	} {
 		_, err := config.Load(files(t, "", content))
