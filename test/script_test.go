@@ -3,7 +3,8 @@
 // case, add lines to the script of its feature.
 //
 // The scripts see $VERSION, the stamped version, and $REGISTRY, the address of a
-// registry (registry_test.go); programs gangway and gangwayd are on their PATH. Nothing here may be skipped: what a script needs is always there.
+// registry (registry_test.go); programs gangway and gangwayd are on their PATH.
+// Nothing here may be skipped: what a script needs is always there.
 package test
 
 import (

@@ -35,14 +35,9 @@ gangway image ls
 gangway image export debian:12 -o debian.sqsh
 gangway image gc --older-than 30d`,
 	}
-	for _, verb := range []cli.Verb{
+	return cli.Group(env, cmd,
 		imagePull, imageLs, imageInspect, imageRm, imagePin, imageUnpin, imageGC, imageVerify,
-		imageImport,
-		imageExport, imagePrecache, imageConvertLayer,
-	} {
-		cmd.AddCommand(verb(env))
-	}
-	return cmd
+		imageImport, imageExport, imagePrecache, imageConvertLayer)
 }
 
 // imageFlags are what all verbs of images take.

@@ -4,11 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"sync"
 	"time"
-
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
 
 	"github.com/gangway-hpc/gangway/image"
 	"github.com/gangway-hpc/gangway/internal/cli"
@@ -28,7 +24,8 @@ func newShow(env *cli.Env, name string, quiet, asJSON bool) show {
 	case quiet:
 		return silent{}
 	case env.Terminal(env.Stderr):
-		return &bars{out: env.Stderr, bars: map[int]*layerBar{}}
+		size := func() (int, int) { return env.TerminalSize(env.Stderr) }
+		return &bars{out: env.Stderr, size: size, now: env.Now, layers: map[int]*layerBar{}}
 	default:
 		return &lines{out: env.Stderr, name: name, now: env.Now, layers: map[int]*layerLine{}}
 	}
@@ -81,101 +78,6 @@ func printLine(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)
-}
-
-// bars draws a bar a layer and one for all.
-type bars struct {
-	out   io.Writer
-	p     *mpb.Progress
-	total *mpb.Bar
-	bars  map[int]*layerBar
-	sum   int64
-}
-
-type layerBar struct {
-	bar   *mpb.Bar
-	mu    sync.Mutex
-	phase image.Phase
-	other bool
-	done  int64
-}
-
-func (b *layerBar) word() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.other {
-		return string(b.phase) + "*" // another process does it
-	}
-	return string(b.phase)
-}
-
-func (b *bars) progress(p image.Progress) {
-	if b.p == nil {
-		b.p = mpb.New(mpb.WithOutput(b.out), mpb.WithWidth(64), mpb.WithRefreshRate(150*time.Millisecond))
-		b.total = b.p.AddBar(0, mpb.BarPriority(1<<30),
-			mpb.PrependDecorators(decor.Name("total", decor.WCSyncSpaceR), decor.Name("", decor.WCSyncSpaceR)),
-			mpb.AppendDecorators(
-				decor.CountersKiloByte("% .1f / % .1f", decor.WCSyncSpace),
-				decor.AverageSpeed(decor.SizeB1000(0), "% .1f", decor.WCSyncSpace),
-				decor.OnComplete(decor.AverageETA(decor.ET_STYLE_GO, decor.WCSyncSpace), ""),
-			))
-	}
-	l := b.bars[p.Layer]
-	if l == nil {
-		l = b.add(p)
-	}
-	l.mu.Lock()
-	l.phase, l.other = p.Phase, p.Other
-	l.mu.Unlock()
-	done := p.Done
-	if p.Phase == image.PhaseDone || p.Phase == image.PhaseCached {
-		done = p.Total
-	}
-	if done > l.done {
-		b.total.IncrInt64(done - l.done)
-		l.done = done
-	}
-	// The last byte would complete the bar, whose file is not finished yet.
-	if p.Phase == image.PhaseConvert {
-		done = max(0, p.Total-1)
-	}
-	l.bar.SetCurrent(done)
-}
-
-func (b *bars) add(p image.Progress) *layerBar {
-	l := &layerBar{}
-	l.bar = b.p.AddBar(max(1, p.Total), mpb.BarPriority(p.Layer),
-		mpb.PrependDecorators(
-			decor.Name(p.Digest.Short(), decor.WCSyncSpaceR),
-			decor.Any(func(decor.Statistics) string { return l.word() }, decor.WCSyncSpaceR),
-		),
-		mpb.AppendDecorators(
-			decor.CountersKiloByte("% .1f / % .1f", decor.WCSyncSpace),
-			decor.OnComplete(decor.AverageSpeed(decor.SizeB1000(0), "% .1f", decor.WCSyncSpace), ""),
-		))
-	b.bars[p.Layer] = l
-	b.sum += p.Total
-	b.total.SetTotal(b.sum, false)
-	return l
-}
-
-func (b *bars) end(ok bool) {
-	if b.p == nil {
-		return
-	}
-	for _, l := range b.bars {
-		if ok {
-			l.bar.SetTotal(-1, true)
-		} else {
-			l.bar.Abort(false)
-		}
-	}
-	if ok {
-		b.total.SetTotal(-1, true)
-	} else {
-		b.total.Abort(false)
-	}
-	b.p.Wait()
 }
 
 // lines prints a line for each layer that is finished, and how far all are now and

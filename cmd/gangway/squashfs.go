@@ -31,10 +31,7 @@ gangway squashfs ls -l image.sqsh /etc
 gangway squashfs cat image.sqsh /etc/os-release
 gangway squashfs check image.sqsh`,
 	}
-	for _, verb := range []cli.Verb{squashfsCreate, squashfsConvert, squashfsInfo, squashfsLs, squashfsCat, squashfsCheck} {
-		cmd.AddCommand(verb(env))
-	}
-	return cmd
+	return cli.Group(env, cmd, squashfsCreate, squashfsConvert, squashfsInfo, squashfsLs, squashfsCat, squashfsCheck)
 }
 
 // openImage opens a squashfs file for reading and explains what cannot be.

@@ -28,6 +28,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -45,6 +47,8 @@ type Env struct {
 	Stderr  io.Writer // talk; not buffered
 	Getenv  func(string) string
 	Now     func() time.Time
+
+	first string // the first argument, usually the verb
 }
 
 // OSEnv is the Env of the running process.
@@ -62,6 +66,29 @@ func (e *Env) Terminal(w io.Writer) bool {
 	return ok && e.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
+// TerminalSize returns how many columns and lines the terminal w has: 80 and 24 where
+// it does not say.
+func (e *Env) TerminalSize(w io.Writer) (columns, lines int) {
+	if f, ok := w.(*os.File); ok {
+		if columns, lines, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 && lines > 0 {
+			return columns, lines
+		}
+	}
+	return 80, 24
+}
+
+// Group gives a command its verbs. They are made only where they may be needed: a
+// program that is started once a container does not build what it was not asked for.
+func Group(env *Env, cmd *cobra.Command, verbs ...Verb) *cobra.Command {
+	whole := []string{"", "help", "man", "completion", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}
+	if env.first == cmd.Name() || slices.Contains(whole, env.first) || strings.HasPrefix(env.first, "-") {
+		for _, verb := range verbs {
+			cmd.AddCommand(verb(env))
+		}
+	}
+	return cmd
+}
+
 // Verb makes one command of a program. It is called once a run.
 type Verb func(*Env) *cobra.Command
 
@@ -76,7 +103,7 @@ type Program struct {
 
 // Main runs p as the process's main program and exits.
 func Main(p Program) {
-	ctx, stop := untilSignal(context.Background())
+	ctx, stop := newOnDemand(context.Background())
 	code := p.Run(ctx, OSEnv(), os.Args[1:])
 	stop()
 	os.Exit(code)
@@ -88,6 +115,9 @@ func (p Program) Run(ctx context.Context, env *Env, args []string) int {
 	out := newOutput(env.Stdout)
 	inner := *env
 	inner.Program, inner.Stdout = p.Name, out
+	if len(args) > 0 {
+		inner.first = args[0]
+	}
 
 	err := p.execute(ctx, &inner, args)
 	werr := out.Flush()

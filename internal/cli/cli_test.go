@@ -61,8 +61,9 @@ func failVerb(env *cli.Env) *cobra.Command {
 // waitVerb waits for the end of its context and then returns what echo's verbs do.
 func waitVerb(env *cli.Env) *cobra.Command {
 	return &cobra.Command{Use: "wait", Short: "wait", RunE: func(c *cobra.Command, _ []string) error {
+		done := c.Context().Done() // from here on signals are caught
 		fmt.Fprintln(env.Stderr, "waiting")
-		<-c.Context().Done()
+		<-done
 		return fmt.Errorf("wait: %w", c.Context().Err())
 	}}
 }

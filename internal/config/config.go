@@ -11,6 +11,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,7 +21,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/BurntSushi/toml"
+	"github.com/pelletier/go-toml/v2"
 
 	"github.com/gangway-hpc/gangway/internal/fault"
 )
@@ -121,21 +122,33 @@ func read(file string, c *Config) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	meta, err := toml.Decode(string(b), c)
+	hint := "the file is TOML; mend it or move it away"
+	dec := toml.NewDecoder(bytes.NewReader(b)).DisallowUnknownFields()
+	err = dec.Decode(c)
+	var strict *toml.StrictMissingError
+	if errors.As(err, &strict) && len(strict.Errors) > 0 {
+		err = fmt.Errorf("key %s is unknown", strings.Join(strict.Errors[0].Key(), "."))
+		hint = `there are locked, image.store, image.max_size, and in [registry."HOST"] mirrors, ca, plain_http, skip_verify`
+	}
+	var all map[string]any
+	if err == nil {
+		err = toml.Unmarshal(b, &all)
+	}
 	if err != nil {
-		return nil, &fault.Error{What: fmt.Errorf("read configuration %s: %w", file, err), Hint: "the file is TOML; mend it or move it away"}
+		return nil, &fault.Error{What: fmt.Errorf("read configuration %s: %w", file, err), Hint: hint}
 	}
-	if unknown := meta.Undecoded(); len(unknown) > 0 {
-		return nil, &fault.Error{
-			What: fmt.Errorf("read configuration %s: key %s is unknown", file, unknown[0]),
-			Hint: `there are locked, image.store, image.max_size, and in [registry."HOST"] mirrors, ca, plain_http, skip_verify`,
-		}
-	}
+	return keysOf("", all), nil
+}
+
+// keysOf returns the keys of a table that are no tables, as "image.store".
+func keysOf(prefix string, table map[string]any) []string {
 	var keys []string
-	for _, k := range meta.Keys() {
-		if t := meta.Type(k...); t != "Hash" {
-			keys = append(keys, k.String())
+	for _, k := range slices.Sorted(maps.Keys(table)) {
+		if sub, ok := table[k].(map[string]any); ok {
+			keys = append(keys, keysOf(prefix+k+".", sub)...)
+		} else {
+			keys = append(keys, prefix+k)
 		}
 	}
-	return keys, nil
+	return keys
 }
