@@ -202,6 +202,8 @@ func (r *Repository) explain(what string, s *site, tries int, err error) error {
 		return &fault.Error{What: err, Cause: "the name service of this machine does not resolve the name", Hint: "check the registry's name, and the network"}
 	case unreached(err):
 		return &fault.Error{What: err, Cause: "nothing answers at " + s.base.Host, Hint: "check the registry's name and port, and the network"}
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
+		return &fault.Error{What: err, Cause: s.base.Host + " ends its answers too early", Hint: "try again; if it stays, the registry's copy is cut: push the image again"}
 	}
 	return err
 }
