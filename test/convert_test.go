@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gangway-hpc/gangway/image/oci"
 )
 
@@ -76,6 +78,12 @@ func TestRootConvertsAsNobody(t *testing.T) {
 	pull := exec.Command(gangway, "image", "pull", "--store", store, host+"/team/big:1")
 	pull.Stdout, pull.Stderr = &out, &out
 	pull.Env = []string{"HOME=/nonexistent"}
+	secret, err := os.Open("/etc/shadow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer secret.Close()
+	pull.ExtraFiles = []*os.File{secret, secret} // as a shell may leave them open
 	if err := pull.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -93,6 +101,19 @@ func TestRootConvertsAsNobody(t *testing.T) {
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", child))
 	if err != nil {
 		t.Fatal(err)
+	}
+	// A process that cannot be dumped cannot be traced, and its files in /proc are root's.
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		st, err := os.Stat(fmt.Sprintf("/proc/%d/fd", child))
+		if err == nil && st.Sys().(*syscall.Stat_t).Uid == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it can be traced: %v", err)
+		}
+	}
+	if session, err := unix.Getsid(child); err != nil || session != child {
+		t.Errorf("it is in session %d, %v, and may have its terminal", session, err)
 	}
 	inStore := 0
 	for _, fd := range fds {

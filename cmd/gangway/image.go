@@ -91,7 +91,7 @@ func (f *imageFlags) open() (*image.Store, config.Config, error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, c, err
 	}
-	s, err := image.Open(image.Options{Dir: dir, Convert: converter(), Now: f.env.Now})
+	s, err := image.Open(image.Options{Dir: dir, Convert: converter(), Log: f.env.Logger(), Now: f.env.Now})
 	return s, c, err
 }
 
@@ -116,10 +116,11 @@ func (f *imageFlags) client(c config.Config, bandwidth int64) *registry.Client {
 		hosts[name] = registry.Host{Mirrors: r.Mirrors, CAFile: r.CA, PlainHTTP: r.PlainHTTP, SkipVerify: r.SkipVerify}
 	}
 	return registry.New(registry.Options{
-		Credentials: credential.New(credential.Options{}),
+		Credentials: credential.New(credential.Options{Log: f.env.Logger()}),
 		Hosts:       hosts,
 		UserAgent:   "gangway",
 		Bandwidth:   bandwidth,
+		Log:         f.env.Logger(),
 	})
 }
 

@@ -138,7 +138,7 @@ func (b *bars) total(now time.Time) string {
 	passed := now.Sub(b.start)
 	s += "  " + rate(fetched, passed)
 	if left > 0 {
-		s += fmt.Sprintf("  %s left", (time.Duration(float64(passed) / float64(fetched) * float64(left))).Round(time.Second))
+		s += fmt.Sprintf("  %s left", time.Duration(float64(passed)/float64(fetched)*float64(left)).Round(time.Second))
 	}
 	return s
 }

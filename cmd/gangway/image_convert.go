@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -18,11 +19,14 @@ import (
 	"github.com/gangway-hpc/gangway/image/layer"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/fsx"
 )
 
 // What an image holds is data of strangers. It is decompressed and taken apart by an
 // unprivileged process only: by this one where it is that of an ordinary user, and by
-// a child under another id, without access to any file, where it is root's.
+// a child under another id, which owns no file and is given only the layer's, where it
+// is root's. Headers of archives on this machine, and the documents of an image, are
+// decoded by root's own process, within limits.
 
 // nobody is the id of that child: it owns nothing.
 const nobody = 65534
@@ -83,21 +87,26 @@ func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 	cmd.ExtraFiles = []*os.File{out}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: &syscall.Credential{Uid: nobody, Gid: nobody, Groups: []uint32{}},
-		Pdeathsig:  syscall.SIGKILL, Setpgid: true,
+		// A session of its own has no terminal, into which it could type.
+		Pdeathsig: syscall.SIGKILL, Setsid: true,
 	}
+	cmd.WaitDelay = 5 * time.Second
+	fsx.CloseOnExec()
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return layer.Info{}, err
 	}
 	if err := cmd.Start(); err != nil {
 		return layer.Info{}, &fault.Error{
-			What:  fmt.Errorf("start a process of user %d to convert a layer: %w", nobody, err),
+			// Not wrapped: it is about no file of the store.
+			What:  fmt.Errorf("start a process of user %d to convert a layer: %v", nobody, err),
 			Cause: "root never takes apart what strangers wrote",
-			Hint:  "run it as an ordinary user, or give root the capabilities CAP_SETUID and CAP_SETGID",
+			Hint:  "run it as an ordinary user; or let everybody execute gangway, and give root CAP_SETUID and CAP_SETGID",
 		}
 	}
-	_, copyErr := io.Copy(stdin, blob)
-	if errors.Is(copyErr, syscall.EPIPE) {
+	pipe := &pipeWriter{w: stdin}
+	_, copyErr := io.Copy(pipe, blob)
+	if pipe.broken {
 		copyErr = nil // the child says why it ended
 	}
 	if copyErr != nil {
@@ -105,6 +114,7 @@ func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 		_ = cmd.Process.Kill()
 	}
 	_ = stdin.Close()
+	endGroup(cmd.Process.Pid)
 	err = cmd.Wait()
 	if copyErr != nil {
 		return layer.Info{}, copyErr
@@ -120,6 +130,30 @@ func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 		return layer.Info{}, &fault.Error{What: &childError{c}, Cause: c.Cause, Hint: c.Hint}
 	}
 	return c.Info, nil
+}
+
+// endGroup waits for the end of a process, and then ends all that it may have started,
+// which could still write the file. The process is not reaped before, so that the id of
+// its group is nobody else's.
+func endGroup(pid int) {
+	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+		continue
+	}
+	_ = unix.Kill(-pid, unix.SIGKILL)
+}
+
+// pipeWriter notes that the reader of a pipe is gone, which is no error of the copy's
+// source.
+type pipeWriter struct {
+	w      io.Writer
+	broken bool
+}
+
+// Write implements io.Writer.
+func (p *pipeWriter) Write(b []byte) (int, error) {
+	n, err := p.w.Write(b)
+	p.broken = p.broken || errors.Is(err, syscall.EPIPE)
+	return n, err
 }
 
 // bounded keeps the begin of what is written to it.
@@ -156,7 +190,6 @@ func imageConvertLayer(env *cli.Env) *cobra.Command {
 			if f, ok := errors.AsType[*fault.Error](err); ok {
 				c.Cause, c.Hint = f.Cause, f.Hint
 			}
-			c.Limit, _ = errors.AsType[*layer.LimitError](err)
 			c.Limit, _ = errors.AsType[*layer.LimitError](err)
 			c.Errno, _ = errors.AsType[syscall.Errno](err)
 		}

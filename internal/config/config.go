@@ -11,14 +11,12 @@
 package config
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -65,41 +63,44 @@ func Paths(getenv func(string) string) Files {
 
 // Load reads the files; one that does not exist is as good as empty.
 func Load(f Files) (Config, error) {
-	var c Config
-	if _, err := read(f.System, &c); err != nil {
-		return Config{}, err
-	}
-	user := c
-	user.Registry = maps.Clone(c.Registry)
-	keys, err := read(f.User, &user)
+	system, err := read(f.System)
 	if err != nil {
 		return Config{}, err
 	}
-	for _, key := range keys {
-		if lock, ok := c.lockOf(key); ok {
-			return Config{}, lockedFault(f.User, key, lock)
+	user, err := read(f.User)
+	if err != nil {
+		return Config{}, err
+	}
+	locks, err := locksOf(f.System, system)
+	if err != nil {
+		return Config{}, err
+	}
+	for key := range keys(nil, user) {
+		if lock := locks.of(key); lock != "" {
+			return Config{}, lockedFault(f.User, strings.Join(key, "."), lock)
 		}
 	}
-	user.Locked = c.Locked
-	return user, nil
+	delete(user, "locked") // which is the administrator's word
+	all, err := toml.Marshal(merge(system, user))
+	if err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	var c Config
+	if err := toml.Unmarshal(all, &c); err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	return c, nil
 }
 
-// Override says whether a flag or an environment variable, by its name, may set key.
+// Override says whether a flag or an environment variable, by its name, may set key,
+// as "image.store".
 func (c *Config) Override(by, key string) error {
-	if lock, ok := c.lockOf(key); ok {
-		return lockedFault(by, key, lock)
+	for _, lock := range c.Locked {
+		if path, err := splitKey(lock); err == nil && within(strings.Split(key, "."), path) {
+			return lockedFault(by, key, lock)
+		}
 	}
 	return nil
-}
-
-func (c *Config) lockOf(key string) (string, bool) {
-	i := slices.IndexFunc(c.Locked, func(lock string) bool {
-		return key == lock || strings.HasPrefix(key, lock+".")
-	})
-	if i < 0 {
-		return "", false
-	}
-	return c.Locked[i], true
 }
 
 func lockedFault(by, key, lock string) error {
@@ -110,8 +111,8 @@ func lockedFault(by, key, lock string) error {
 	}
 }
 
-// read decodes a file over c and returns the keys that it sets.
-func read(file string, c *Config) ([]string, error) {
+// read returns the tables of a file, with the names of registries in their one form.
+func read(file string) (map[string]any, error) {
 	if file == "" {
 		return nil, nil
 	}
@@ -122,33 +123,58 @@ func read(file string, c *Config) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	hint := "the file is TOML; mend it or move it away"
-	dec := toml.NewDecoder(bytes.NewReader(b)).DisallowUnknownFields()
-	err = dec.Decode(c)
-	var strict *toml.StrictMissingError
-	if errors.As(err, &strict) && len(strict.Errors) > 0 {
-		err = fmt.Errorf("key %s is unknown", strings.Join(strict.Errors[0].Key(), "."))
-		hint = `there are locked, image.store, image.max_size, and in [registry."HOST"] mirrors, ca, plain_http, skip_verify`
-	}
+	var c Config
 	var all map[string]any
-	if err == nil {
+	// The types are proved by the one, what is set comes from the other.
+	if err = toml.Unmarshal(b, &c); err == nil {
 		err = toml.Unmarshal(b, &all)
 	}
 	if err != nil {
-		return nil, &fault.Error{What: fmt.Errorf("read configuration %s: %w", file, err), Hint: hint}
+		return nil, &fault.Error{What: fmt.Errorf("read configuration %s: %w", file, err), Hint: "the file is TOML; mend it or move it away"}
 	}
-	return keysOf("", all), nil
-}
-
-// keysOf returns the keys of a table that are no tables, as "image.store".
-func keysOf(prefix string, table map[string]any) []string {
-	var keys []string
-	for _, k := range slices.Sorted(maps.Keys(table)) {
-		if sub, ok := table[k].(map[string]any); ok {
-			keys = append(keys, keysOf(prefix+k+".", sub)...)
-		} else {
-			keys = append(keys, prefix+k)
+	for key := range keys(nil, all) {
+		if !known(key) {
+			return nil, &fault.Error{What: fmt.Errorf("read configuration %s: key %s is unknown", file, strings.Join(key, ".")), Hint: knownHint}
 		}
 	}
-	return keys
+	if hosts, ok := all["registry"].(map[string]any); ok {
+		one := map[string]any{}
+		for host, settings := range hosts {
+			if one[canonicalHost(host)] != nil {
+				return nil, &fault.Error{
+					What: fmt.Errorf("read configuration %s: registry %s is there under two names", file, canonicalHost(host)),
+					Hint: "put its settings into one table",
+				}
+			}
+			one[canonicalHost(host)] = settings
+		}
+		all["registry"] = one
+	}
+	return all, nil
+}
+
+// canonicalHost is how references name a registry.
+func canonicalHost(host string) string {
+	host = strings.ToLower(host)
+	if host == "index.docker.io" || host == "registry-1.docker.io" {
+		return "docker.io"
+	}
+	return host
+}
+
+// merge puts the tables of the user over those of the system, key by key.
+func merge(system, user map[string]any) map[string]any {
+	all := maps.Clone(system)
+	if all == nil {
+		all = map[string]any{}
+	}
+	for k, v := range user {
+		below, ok1 := all[k].(map[string]any)
+		above, ok2 := v.(map[string]any)
+		if ok1 && ok2 {
+			v = merge(below, above)
+		}
+		all[k] = v
+	}
+	return all
 }

@@ -71,6 +71,31 @@ func TestLocked(t *testing.T) {
 			t.Errorf("%q: %v, want %q", user, err, want)
 		}
 	}
+	for _, c := range []struct{ locked, user, want string }{
+		{`["image.store"]`, "[IMAGE]\nStore = \"/evil\"\n", "unknown"},
+		{`["registry"]`, "[registry.\"docker.io\"]\n", "locked"},
+		{`["registry"]`, "registry.r = {}\n", "locked"},
+		{`["registry"]`, "registry = {}\n", "locked"},
+		{`['registry."docker.io".ca']`, "[registry.\"index.docker.io\"]\nca = \"/x\"\n", "locked"},
+		{`['registry."Docker.io".ca']`, "[registry.\"docker.io\"]\nca = \"/x\"\n", "locked"},
+		{`['registry."docker.io".ca']`, "registry = {}\n", "locked"},
+		{`["registry.docker.io"]`, "", "no such key"},
+		{`["image.stor"]`, "", "no such key"},
+		{`["registry.'x"]`, "", "not closed"},
+		{`["image..store"]`, "", "missing"},
+		{`["image"]`, "image.max_size = \"1G\"\n", "locked"},
+	} {
+		_, err := config.Load(files(t, "locked = "+c.locked+"\n", c.user))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("locked %s, user %q: %v, want %q", c.locked, c.user, err, c.want)
+		}
+	}
+	// What is not locked is merged key by key, whatever name the registry has.
+	merged, err := config.Load(files(t, "locked = ['registry.\"docker.io\".ca']\n[registry.\"docker.io\"]\nca = \"/ca\"\nmirrors = [\"a\"]\n",
+		"[registry.\"registry-1.docker.io\"]\nmirrors = [\"b\"]\n"))
+	if want := (config.Registry{CA: "/ca", Mirrors: []string{"b"}}); err != nil || !reflect.DeepEqual(merged.Registry["docker.io"], want) {
+		t.Errorf("merged: %+v, %v", merged, err)
+	}
 	c, err := config.Load(files(t, system, ""))
 	if err != nil {
 		t.Fatal(err)
@@ -85,10 +110,11 @@ func TestLocked(t *testing.T) {
 
 func TestBadFiles(t *testing.T) {
 	for content, want := range map[string]string{
-		"[image":                            "TOML",
-		"[image]\nstroe = \"/x\"\n":         "image.stroe is unknown",
-		"[image]\nstore = 5\n":              "TOML",
-		"[registry.x]\nplain-http = true\n": "unknown",
+		"[image":                    "TOML",
+		"[image]\nstroe = \"/x\"\n": "image.stroe is unknown",
+		"[image]\nstore = 5\n":      "TOML",
+		"[registry.x]\nca = \"a\"\n[registry.X]\nca = \"b\"\n": "two names",
+		"[registry.x]\nplain-http = true\n":                    "unknown",
 	} {
 		_, err := config.Load(files(t, "", content))
 		if err == nil || !strings.Contains(fault.Text("gangway", err, false), want) {

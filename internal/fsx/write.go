@@ -25,6 +25,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -170,12 +171,18 @@ const sweepAge = time.Minute
 // Sweep removes from dir the unfinished files of writers that are gone. It is no
 // error if dir does not exist.
 func Sweep(dir string) error {
-	names, err := filepath.Glob(filepath.Join(dir, TempPrefix+"*"))
+	entries, err := os.ReadDir(dir) // and no glob, for which '[' in dir is a pattern
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		if err := sweep(name); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EWOULDBLOCK) {
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), TempPrefix) {
+			continue
+		}
+		if err := sweep(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EWOULDBLOCK) {
 			return fmt.Errorf("sweep %s: %w", dir, err)
 		}
 	}
