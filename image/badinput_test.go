@@ -83,11 +83,11 @@ func TestPullRefuses(t *testing.T) {
 		{name: "artefact", make: withMediaType(base, "application/vnd.acme.rocket.v1"), want: []string{"acme.rocket"}},
 		{
 			name: "decompression bomb", make: withLayer(func(t *testing.T) stratum { return layerOf(t, "zero", strings.Repeat("\x00", 8<<20)) }),
-			opts: image.PullOptions{Limits: layer.Limits{Bytes: 1 << 20}}, want: []string{"layer 1 of 1", "unpacks to more than 1048576 bytes", "no honest image"},
+			opts: image.PullOptions{Limits: layer.Limits{Bytes: 1 << 20}}, want: []string{"layer 1 of 1", "unpacks to more than 1048576 bytes", "--max-unpacked"},
 		},
 		{
 			name: "entry bomb", make: withLayer(func(t *testing.T) stratum { return layerOf(t, manyFiles(200)...) }),
-			opts: image.PullOptions{Limits: layer.Limits{Entries: 100}}, want: []string{"100 entries", "--max-entries 200"},
+			opts: image.PullOptions{Limits: layer.Limits{Entries: 100}}, want: []string{"100 entries", "--max-entries 400"},
 		},
 		{
 			name: "name with ..", make: withLayer(func(t *testing.T) stratum { return layerOf(t, "ok", "", "a/../../etc/passwd", "root::0:0") }),

@@ -234,7 +234,7 @@ func TestInodesFull(t *testing.T) {
 func mountTmpfs(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, options+",mode=700"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })

@@ -41,18 +41,30 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCReport, error) {
 // Remove removes one image, and the files that only it needs. It refuses a pinned
 // one.
 func (s *Store) Remove(ctx context.Context, i *Image) (GCReport, error) {
-	if i.Pinned {
-		return GCReport{}, &fault.Error{
+	pinned := false
+	r, err := s.collect(ctx, false, func(images []Image) []Image {
+		n := slices.IndexFunc(images, func(now Image) bool { return now.Reference == i.Reference && now.Platform == i.Platform })
+		if n < 0 {
+			return nil
+		}
+		if pinned = images[n].Pinned; pinned {
+			return nil
+		}
+		return images[n : n+1]
+	})
+	if pinned {
+		err = &fault.Error{
 			What: fmt.Errorf("remove image %s: it is pinned", i.Reference),
 			Hint: "gangway image unpin " + i.Reference,
 		}
 	}
-	return s.collect(ctx, false, func([]Image) []Image { return []Image{*i} })
+	return r, err
 }
 
 // Pin protects an image from GC and Remove, or ends that.
 func (s *Store) Pin(ctx context.Context, i *Image, pinned bool) error {
-	gc, err := s.lock(ctx, s.gcLock(), fsx.Shared)
+	// Alone: a pull that completes reads the record before it writes it, too.
+	gc, err := s.lock(ctx, s.gcLock(), fsx.Exclusive)
 	if err != nil {
 		return err
 	}
@@ -91,9 +103,9 @@ func (s *Store) collect(ctx context.Context, dryRun bool, choose func([]Image) [
 	if err != nil {
 		return GCReport{}, err
 	}
-	var r GCReport
+	r := GCReport{Images: []string{}}
 	keep := map[string]bool{}
-	gone := choose(images)
+	gone := choose(slices.Clone(images))
 	for _, i := range images {
 		if slices.ContainsFunc(gone, func(g Image) bool { return g.Reference == i.Reference && g.Platform == i.Platform }) {
 			r.Images = append(r.Images, i.Reference)
@@ -120,11 +132,7 @@ func (s *Store) collect(ctx context.Context, dryRun bool, choose func([]Image) [
 
 // removeBut removes the files that match a pattern but those to keep.
 func (s *Store) removeBut(ctx context.Context, pattern string, keep map[string]bool, dryRun bool, r *GCReport) error {
-	names, err := filepath.Glob(s.path(filepath.FromSlash(pattern)))
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
+	for _, name := range s.glob(pattern) {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
@@ -150,15 +158,11 @@ func (s *Store) removeBut(ctx context.Context, pattern string, keep map[string]b
 func (s *Store) tidy() error {
 	var errs []error
 	for _, pattern := range []string{"refs/v1", "indexes/v1/*", "layers/v1/*", "blobs/*", "tmp"} {
-		dirs, err := filepath.Glob(s.path(filepath.FromSlash(pattern)))
-		errs = append(errs, err)
-		for _, dir := range dirs {
+		for _, dir := range s.glob(pattern) {
 			errs = append(errs, fsx.Sweep(dir))
 		}
 	}
-	names, err := filepath.Glob(s.path("locks", "*-*-*"))
-	errs = append(errs, err)
-	for _, name := range names {
+	for _, name := range s.glob("locks/*-*-*") {
 		base := strings.TrimSuffix(name, ".progress")
 		l, err := fsx.TryAcquire(base, fsx.Exclusive)
 		if err != nil {

@@ -176,7 +176,7 @@ func TestPin(t *testing.T) {
 	if err := f.s.Pin(t.Context(), &f.images[0], true); err != nil {
 		t.Fatal(err)
 	}
-	found, err := f.s.Find("0:1", "", "")
+	found, err := f.s.Find("0:1", "", "", true)
 	if err != nil || !found.Pinned || f.now.Sub(found.Used) < 48*time.Hour {
 		t.Errorf("a pin is no use: %+v, %v", found, err)
 	}
@@ -187,7 +187,7 @@ func TestPin(t *testing.T) {
 	f.has(t, 0)
 	// A pull keeps the pin, also when the tag moved.
 	mustPull(t, f.s, f.push(t, "team/0:1", paint(t, f.base)))
-	if found, err = f.s.Find("0:1", "", ""); err != nil || !found.Pinned {
+	if found, err = f.s.Find("0:1", "", "", true); err != nil || !found.Pinned {
 		t.Errorf("the pin is gone after a pull: %v", err)
 	}
 	if err := f.s.Pin(t.Context(), &found, false); err != nil {

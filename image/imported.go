@@ -49,6 +49,11 @@ func NewRootSource(name string, o RootOptions) (Source, error) {
 	if o.Limits.Ratio <= 0 {
 		o.Limits.Ratio = maxRatio
 	}
+	for _, e := range o.Env {
+		if strings.IndexByte(e, '=') < 1 || strings.IndexByte(e, 0) >= 0 {
+			return nil, fmt.Errorf("import %s: environment %q is not NAME=VALUE", name, e)
+		}
+	}
 	t, err := openRoot(name, &o)
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", name, err)

@@ -155,7 +155,9 @@ func contentFault(err error) error {
 	case ofDisk, explained && known.Hint != "":
 		return err
 	case tooLarge && limit.What == "Entries":
-		f.Hint = fmt.Sprintf("if you trust the image: --max-entries %d", 2*limit.Limit)
+		f.Hint = fmt.Sprintf("if you trust the image: --max-entries %d", 4*limit.Limit)
+	case tooLarge && (limit.What == "Bytes" || limit.What == "Ratio"):
+		f.Hint = "if you trust the image, say how much its layers may have: --max-unpacked 4T"
 	case tooLarge:
 		f.Hint = "no honest image has such a layer; ask who publishes it"
 	default:

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -65,12 +64,8 @@ func (s *Store) lease(ctx context.Context, digests []oci.Digest) (*Lease, error)
 // leased returns all that is leased, and removes leases that ended with their
 // holder. The caller holds the lock of the garbage collection.
 func (s *Store) leased() (map[oci.Digest]bool, error) {
-	names, err := filepath.Glob(s.path("leases", "*"))
-	if err != nil {
-		return nil, err
-	}
 	all := map[oci.Digest]bool{}
-	for _, name := range names {
+	for _, name := range s.glob("leases/*") {
 		digests, err := readLease(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("read lease: %w", err)

@@ -17,7 +17,9 @@ import (
 // and one for which the disk has no room.
 func (s *Store) preflight(m oci.Manifest, o *PullOptions) error {
 	var all, missing int64
-	files := uint64(4) // record, index, manifest, configuration
+	// Record, index, manifest and configuration; locks of three of them; a lease; the
+	// directories of a new store.
+	files := uint64(24)
 	seen := map[oci.Digest]bool{}
 	for _, l := range m.Layers {
 		if seen[l.Digest] {
@@ -27,7 +29,7 @@ func (s *Store) preflight(m oci.Manifest, o *PullOptions) error {
 		all += l.Size
 		if _, err := os.Stat(s.LayerPath(l.Digest)); errors.Is(err, fs.ErrNotExist) {
 			missing += l.Size
-			files++
+			files += 3 // it, its lock, and what others read of its progress
 		}
 	}
 	if o.MaxSize > 0 && all > o.MaxSize {

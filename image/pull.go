@@ -139,12 +139,12 @@ func (s *Store) pull(ctx context.Context, src Source, top oci.Descriptor, o *Pul
 	if err := s.pullLayers(ctx, src, m, cfg.DiffIDs, o); err != nil {
 		return Image{}, err
 	}
-	return i, s.complete(ctx, &i, d)
+	return i, s.complete(ctx, &i, d, o.Limits)
 }
 
 // complete makes an image of layers that the store has: its documents, its index,
 // and last its record.
-func (s *Store) complete(ctx context.Context, i *Image, d documents) error {
+func (s *Store) complete(ctx context.Context, i *Image, d documents, limits layer.Limits) error {
 	for digest, raw := range d {
 		if _, err := s.blob(digest); err == nil {
 			continue
@@ -153,7 +153,7 @@ func (s *Store) complete(ctx context.Context, i *Image, d documents) error {
 			return err
 		}
 	}
-	if err := s.buildIndex(ctx, i); err != nil {
+	if err := s.buildIndex(ctx, i, limits); err != nil {
 		return err
 	}
 	gc, err := s.lock(ctx, s.gcLock(), fsx.Shared)

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +39,9 @@ type ImageLayer struct {
 	DiffID oci.Digest `json:"diffID"` // of the uncompressed archive
 	Size   int64      `json:"size"`   // of the blob, bytes
 }
+
+// records is where the records lie.
+const records = "refs/v1/*.json"
 
 // ErrNotFound says that the store has no image of a name.
 var ErrNotFound = errors.New("no such image in the store")
@@ -117,13 +119,9 @@ func (s *Store) touch(i *Image) {
 // List returns the store's images by reference. Records that cannot be read are
 // left out and returned as one joined error.
 func (s *Store) List() ([]Image, error) {
-	names, err := filepath.Glob(s.path("refs", "v1", "*.json"))
-	if err != nil {
-		return nil, err
-	}
 	var images []Image
 	var errs []error
-	for _, name := range names {
+	for _, name := range s.glob(records) {
 		i, err := readRecord(name)
 		switch {
 		case err == nil:
@@ -143,7 +141,10 @@ func (s *Store) List() ([]Image, error) {
 // digits suffice. canonical is the reference that name means by itself, "" where it
 // means none. Several images of one name but different platforms are told apart
 // by platform ("" is any).
-func (s *Store) Find(name, canonical, platform string) (Image, error) {
+//
+// Several names of one image are as good as one for who only reads it; all that
+// change something want the one (only).
+func (s *Store) Find(name, canonical, platform string, only bool) (Image, error) {
 	images, err := s.List()
 	if platform != "" {
 		images = slices.DeleteFunc(images, func(i Image) bool { return i.Platform != platform })
@@ -159,7 +160,7 @@ func (s *Store) Find(name, canonical, platform string) (Image, error) {
 				found = append(found, i)
 			}
 		}
-		if len(found) == 1 || len(found) > 1 && sameManifest(found) {
+		if len(found) == 1 || len(found) > 1 && !only && sameManifest(found) {
 			return found[0], nil
 		}
 		if len(found) > 1 {

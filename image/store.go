@@ -68,6 +68,13 @@ func Open(o Options) (*Store, error) {
 			Hint:  "choose another: --store DIR, or set GANGWAY_STORE or XDG_CACHE_HOME",
 		}
 	}
+	if mode := st.Mode().Perm(); mode&0o002 != 0 {
+		return nil, &fault.Error{
+			What:  fmt.Errorf("open store %s: everybody may write there (mode %04o)", s.dir, mode),
+			Cause: "who writes there could give you other images than you asked for",
+			Hint:  "chmod 700 " + s.dir + ", or choose another: --store DIR",
+		}
+	}
 	return s, nil
 }
 
@@ -110,6 +117,16 @@ func (s *Store) write(ctx context.Context, name string, fill func(*os.File) erro
 		return err
 	}
 	return s.fault(fsx.WriteFile(ctx, name, fsx.Options{Mode: 0o600}, fill))
+}
+
+// glob returns the files of the store that match a pattern. The store's own path is
+// no part of the pattern.
+func (s *Store) glob(pattern string) []string {
+	names, _ := fs.Glob(os.DirFS(s.dir), pattern) // which only fails for bad patterns
+	for n, name := range names {
+		names[n] = s.path(filepath.FromSlash(name))
+	}
+	return names
 }
 
 // mkdir makes a directory of the store, for its owner alone.

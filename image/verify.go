@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/gangway-hpc/gangway/image/layer"
 	"github.com/gangway-hpc/gangway/image/merged"
@@ -17,7 +17,8 @@ import (
 
 // VerifyOptions say how Verify goes about it.
 type VerifyOptions struct {
-	Keep bool // do not remove what is damaged
+	Keep  bool // do not remove what is damaged
+	Quick bool // prove hashes only, which say that files are as they were written
 	// Progress is told which file is being read.
 	Progress func(name string)
 }
@@ -43,11 +44,27 @@ type Problem struct {
 func (s *Store) Verify(ctx context.Context, images []Image, o VerifyOptions) (VerifyReport, error) {
 	v := verifier{s: s, o: o, ctx: ctx, good: map[string]bool{}, report: VerifyReport{Problems: []Problem{}}}
 	for _, i := range images {
-		if err := v.image(&i); err != nil {
+		if err := v.leased(&i); err != nil {
 			return v.report, err
 		}
 	}
 	return v.report, nil
+}
+
+// leased proves an image that nobody removes meanwhile, unless it is gone by now. A
+// store that cannot be written knows no leases, and no removals.
+func (v *verifier) leased(i *Image) error {
+	if lease, err := v.s.Lease(v.ctx, i); err == nil {
+		defer func() { _ = lease.Release() }()
+	}
+	now, err := v.s.record(i.Reference, i.Platform)
+	switch {
+	case errors.Is(err, ErrNotFound), err == nil && now.Manifest != i.Manifest:
+		return context.Cause(v.ctx)
+	case err != nil:
+		return v.s.fault(fmt.Errorf("verify %s: %w", i.Reference, err))
+	}
+	return v.image(i)
 }
 
 // VerifyAll is Verify of all images. Records that cannot be read are problems too.
@@ -67,12 +84,8 @@ func (s *Store) VerifyAll(ctx context.Context, o VerifyOptions) (VerifyReport, e
 // verifyRecords proves the records of all images, and removes those that cannot be
 // read unless keep is set.
 func (s *Store) verifyRecords(keep bool) ([]Problem, error) {
-	names, err := filepath.Glob(s.path("refs", "v1", "*.json"))
-	if err != nil {
-		return nil, err
-	}
 	problems := []Problem{}
-	for _, name := range names {
+	for _, name := range s.glob(records) {
 		_, err := readRecord(name)
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -135,6 +148,7 @@ func (v *verifier) file(i *Image, name string, prove func(string) error) (bool, 
 		v.o.Progress(name)
 	}
 	v.report.Files++
+	before, _ := os.Stat(name)
 	err := prove(name)
 	if cause := context.Cause(v.ctx); cause != nil {
 		return false, cause
@@ -142,18 +156,34 @@ func (v *verifier) file(i *Image, name string, prove func(string) error) (bool, 
 	if v.good[name] = err == nil; err == nil {
 		return true, nil
 	}
-	p := Problem{Image: i.Reference, File: name, Error: err.Error()}
-	if errors.Is(err, fs.ErrPermission) {
-		return false, v.s.fault(err)
+	if !damaged(err) {
+		return false, v.s.fault(fmt.Errorf("verify %s: %w", name, err))
 	}
-	if !v.o.Keep && !errors.Is(err, fs.ErrNotExist) {
-		if err := os.Remove(name); err != nil {
+	p := Problem{Image: i.Reference, File: name, Error: err.Error()}
+	// What has the name by now may be another file, which a pull has just made.
+	if now, err := os.Stat(name); !v.o.Keep && err == nil && os.SameFile(before, now) {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, v.s.fault(fmt.Errorf("remove damaged file: %w", err))
 		}
 		p.Removed = true
 	}
 	v.report.Problems = append(v.report.Problems, p)
 	return false, nil
+}
+
+// damaged says whether an error is the file's own, and not one of the machine, such
+// as having too many files open.
+func damaged(err error) bool {
+	for _, own := range []error{
+		ErrDamaged, layer.ErrCorrupt, layer.ErrVersion, merged.ErrCorrupt, merged.ErrVersion,
+		squashfs.ErrCorrupt, squashfs.ErrNotSquashfs, squashfs.ErrUnsupported,
+		io.EOF, io.ErrUnexpectedEOF, fs.ErrNotExist,
+	} {
+		if errors.Is(err, own) {
+			return true
+		}
+	}
+	return false
 }
 
 func (v *verifier) layer(name string, il ImageLayer) error {
@@ -163,9 +193,9 @@ func (v *verifier) layer(name string, il ImageLayer) error {
 	}
 	defer l.Close()
 	if info := l.Info(); info.Digest != il.Digest || info.DiffID != il.DiffID {
-		return fmt.Errorf("it is the layer %s (uncompressed %s)", info.Digest, info.DiffID)
+		return fmt.Errorf("%w: it is the layer %s (uncompressed %s)", ErrDamaged, info.Digest, info.DiffID)
 	}
-	return layer.Check(v.ctx, l, layer.CheckOptions{})
+	return layer.Check(v.ctx, l, layer.CheckOptions{SkipSquashfs: v.o.Quick})
 }
 
 func (v *verifier) index(i *Image) error {
@@ -175,10 +205,23 @@ func (v *verifier) index(i *Image) error {
 	}
 	defer x.Close()
 	if !v.s.indexFits(v.s.IndexPath(i.Manifest), i) {
-		return errors.New("it is not of this image's layers")
+		return fmt.Errorf("%w: it is not of this image's layers", ErrDamaged)
 	}
+	if v.o.Quick {
+		return merged.Check(v.ctx, x, nil)
+	}
+	var open []*squashfs.Reader
+	defer func() {
+		for _, r := range open {
+			_ = r.Close()
+		}
+	}()
 	return merged.Check(v.ctx, x, func(n int) (*squashfs.Reader, error) {
-		return squashfs.Open(v.s.LayerPath(x.Layers()[n].Digest), squashfs.ReaderOptions{})
+		r, err := squashfs.Open(v.s.LayerPath(x.Layers()[n].Digest), squashfs.ReaderOptions{})
+		if err == nil {
+			open = append(open, r)
+		}
+		return r, err
 	})
 }
 
@@ -191,6 +234,9 @@ func (r *VerifyReport) Err() error {
 	hint := "pull the images again; what is damaged is then fetched anew"
 	if p.Image != "" {
 		hint = "gangway image pull " + p.Image + " fetches what is damaged anew"
+	}
+	if _, err := os.Stat(p.File); err == nil {
+		hint = "remove it first: gangway image verify; then " + hint
 	}
 	return &fault.Error{What: fmt.Errorf("%d of %d files are damaged or missing", len(r.Problems), r.Files), Hint: hint}
 }

@@ -153,8 +153,8 @@ func key(r reference.Reference) string {
 	return r.String()
 }
 
-// find finds the image that a person names.
-func (f *imageFlags) find(s *image.Store, name string) (image.Image, error) {
+// find finds the image that a person names; only is for what changes something.
+func (f *imageFlags) find(s *image.Store, name string, only bool) (image.Image, error) {
 	p, err := f.chosenPlatform()
 	if err != nil {
 		return image.Image{}, err
@@ -167,14 +167,14 @@ func (f *imageFlags) find(s *image.Store, name string) (image.Image, error) {
 	if p != (oci.Platform{}) {
 		platform = p.String()
 	}
-	return s.Find(name, canonical, platform)
+	return s.Find(name, canonical, platform, only)
 }
 
 // findAll finds several images by name.
-func (f *imageFlags) findAll(s *image.Store, names []string) ([]image.Image, error) {
+func (f *imageFlags) findAll(s *image.Store, names []string, only bool) ([]image.Image, error) {
 	var found []image.Image
 	for _, name := range names {
-		i, err := f.find(s, name)
+		i, err := f.find(s, name, only)
 		if err != nil {
 			return nil, err
 		}

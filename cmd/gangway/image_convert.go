@@ -39,12 +39,16 @@ func converter() image.Converter {
 	return convertInChild
 }
 
-// inUserNamespace says whether root is only mapped to somebody, who has no more
-// rights than an ordinary user.
+// inUserNamespace says whether root here is an ordinary user outside, who has no more
+// rights than that. What "unshare -r" makes of root is root still.
 func inUserNamespace() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
-	f := strings.Fields(string(b))
-	return err == nil && (len(f) != 3 || f[2] != "4294967295")
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "0" {
+			return err == nil && f[1] != "0"
+		}
+	}
+	return false
 }
 
 // conversion is what parent and child tell each other.
@@ -99,7 +103,7 @@ func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 	if err := cmd.Start(); err != nil {
 		return layer.Info{}, &fault.Error{
 			// Not wrapped: it is about no file of the store.
-			What:  fmt.Errorf("start a process of user %d to convert a layer: %v", nobody, err),
+			What:  fmt.Errorf("start a process of user %d to convert a layer: %s", nobody, err.Error()),
 			Cause: "root never takes apart what strangers wrote",
 			Hint:  "run it as an ordinary user; or let everybody execute gangway, and give root CAP_SETUID and CAP_SETGID",
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gangway-hpc/gangway/image"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/squashfs"
@@ -16,8 +17,8 @@ func imageExport(env *cli.Env) *cobra.Command {
 		Use:   "export IMAGE",
 		Short: "write an image of the store to one squashfs file",
 		Long: `Write an image of the store to one squashfs file with all its layers merged, which
-the kernel, unsquashfs, Enroot and Apptainer read. Compressed blocks are copied as
-they are.`,
+the kernel, unsquashfs, Enroot and Apptainer read. The hashes of the image's files are
+proved first; compressed blocks are copied as they are.`,
 		Example: "gangway image export debian:12 -o debian.sqsh",
 	}
 	f := newImageFlags(env, cmd).withPlatform(cmd)
@@ -27,22 +28,25 @@ they are.`,
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "replace the file if it is there")
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if file == "" {
+		if file == "" || file == "-" {
 			return fault.Usage(errors.New("export: no file is named"), "gangway image export "+args[0]+" -o FILE.sqsh")
 		}
 		s, _, err := f.open()
 		if err != nil {
 			return err
 		}
-		i, err := f.find(s, args[0])
+		i, err := f.find(s, args[0], false)
 		if err != nil {
 			return err
 		}
-		lease, err := s.Lease(cmd.Context(), &i)
-		if err != nil {
-			return err
+		// What is given away shall be what was pulled.
+		r, err := s.Verify(cmd.Context(), []image.Image{i}, image.VerifyOptions{Keep: true, Quick: true})
+		if err == nil {
+			err = r.Err()
 		}
-		defer lease.Release()
+		if err != nil {
+			return fmt.Errorf("export %s: %w", args[0], err)
+		}
 		opened, err := s.OpenImage(&i, squashfs.ReaderOptions{})
 		if err != nil {
 			return err

@@ -51,11 +51,11 @@ that run go on: what they have open stays on disk until they end.`,
 		if err != nil {
 			return err
 		}
-		images, err := f.findAll(s, args)
+		images, err := f.findAll(s, args, true)
 		if err != nil {
 			return err
 		}
-		var all collected
+		all := collected{GCReport: image.GCReport{Images: []string{}}}
 		for _, i := range images {
 			r, err := s.Remove(cmd.Context(), &i)
 			if err != nil {
@@ -90,7 +90,7 @@ func pinVerb(env *cli.Env, pinned bool, cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		images, err := f.findAll(s, args)
+		images, err := f.findAll(s, args, true)
 		if err != nil {
 			return err
 		}
@@ -213,7 +213,7 @@ structure. A damaged file is removed, so that the next pull fetches it anew, unl
 			r, err = s.VerifyAll(cmd.Context(), o)
 		} else {
 			var images []image.Image
-			if images, err = f.findAll(s, args); err == nil {
+			if images, err = f.findAll(s, args, false); err == nil {
 				r, err = s.Verify(cmd.Context(), images, o)
 			}
 		}

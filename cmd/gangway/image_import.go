@@ -33,8 +33,8 @@ meanwhile. The same files give the same image. What is mounted below a directory
 along; sockets stay behind. Nothing in the files is looked at or run, such as Enroot's
 /etc/rc; how the image is to be run is said with --entrypoint and the like.
 
-Squashfs files and archives are taken apart in this process, so that root, unless it
-is that of a user namespace, may only import directories.`,
+Squashfs files and archives are taken apart in this process, so that root may only
+import directories.`,
 		Example: `gangway image import ./rootfs rootfs:1
 gangway image import ubuntu.sqsh ubuntu:24.04
 gangway image import --env LANG=C.UTF-8 --workdir /work export.tar tools:2
@@ -142,7 +142,7 @@ func (p *puller) root(ctx context.Context, file, as string, ro image.RootOptions
 	_, err = src.Resolve(ctx)
 	warn.end()
 	if err != nil {
-		return limitFault(err)
+		return err
 	}
 	o := p.opts
 	o.Reference = as
@@ -151,7 +151,7 @@ func (p *puller) root(ctx context.Context, file, as string, ro image.RootOptions
 	i, err := p.store.Pull(ctx, src, o)
 	show.end(err == nil)
 	if err != nil {
-		return limitFault(err)
+		return err
 	}
 	return p.print(pulled{Event: "image", Image: i})
 }
@@ -167,7 +167,7 @@ func allowed(file, store string) error {
 			return &fault.Error{
 				What:  fmt.Errorf("import %s: root takes apart no files of strangers", file),
 				Cause: "what is wrong in such a file would be root's to suffer",
-				Hint:  "run it as an ordinary user, or in a user namespace (unshare -r gangway image import ...); root may import directories",
+				Hint:  "run it as an ordinary user; root may import directories",
 			}
 		}
 		return nil

@@ -151,7 +151,7 @@ its layers. IMAGE is a reference, the end of one as in torch:1, or the begin of 
 		if err != nil {
 			return err
 		}
-		i, err := f.find(s, args[0])
+		i, err := f.find(s, args[0], false)
 		if err != nil {
 			return err
 		}

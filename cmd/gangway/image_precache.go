@@ -69,7 +69,7 @@ goes on where an image cannot be had, and exits 125 if any could not.`,
 }
 
 func pinByName(cmd *cobra.Command, p *puller, name string) error {
-	i, err := p.find(p.store, name)
+	i, err := p.find(p.store, name, true)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -97,6 +96,9 @@ func (f *pullFlags) puller() (*puller, error) {
 	if err != nil {
 		return nil, err
 	}
+	if f.maxEntries < 0 {
+		return nil, fault.Usage(fmt.Errorf("--max-entries %d: it must not be negative", f.maxEntries), "leave it out for the default")
+	}
 	p := &puller{pullFlags: f, store: store, client: f.client(cfg, f.rate.n)}
 	if p.opts.Platform, err = f.chosenPlatform(); err != nil {
 		return nil, err
@@ -125,22 +127,6 @@ func (f *pullFlags) layerLimits() layer.Limits {
 		l.Bytes, l.Ratio = f.maxContent.n, math.MaxInt32
 	}
 	return l
-}
-
-// limitFault says which flag raises a limit.
-func limitFault(err error) error {
-	limit, ok := errors.AsType[*layer.LimitError](err)
-	if !ok {
-		return err
-	}
-	f := &fault.Error{What: err, Hint: "no honest image has that; ask its publisher"}
-	switch limit.What {
-	case "Entries":
-		f.Hint = fmt.Sprintf("if you trust the image, raise the limit: --max-entries %d", 4*limit.Limit)
-	case "Bytes", "Ratio":
-		f.Hint = "if you trust the image, say how much its layers may have: --max-unpacked 4T"
-	}
-	return f
 }
 
 // limit is --max-size, or what the configuration says.
@@ -175,7 +161,7 @@ func (p *puller) pull(ctx context.Context, name, as string) error {
 	i, err := p.store.Pull(ctx, src, o)
 	show.end(err == nil)
 	if err != nil {
-		return limitFault(err)
+		return err
 	}
 	return p.print(pulled{Event: "image", Image: i})
 }

@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -111,6 +113,17 @@ func TestFind(t *testing.T) {
 		{"netrc macro", map[string]string{enroot: "macdef init\nmachine a.org login x password y\n\nmachine a.org login u password p"}, "a.org/a", "u|p||", "line 4"},
 		{"netrc code for another machine", map[string]string{enroot: "machine gcr.io login o password $(gcloud auth print-access-token password x)\nmachine a.org login u password p"}, "a.org/a", "u|p||", "line 2"},
 		{"netrc a comment between", map[string]string{enroot: "machine a.org\n  # password y\n  login u password p # mine"}, "a.org/a", "u|p||", "line 3"},
+		{"netrc another's password is missing", map[string]string{enroot: "machine a.org login u password\nmachine b.org login v password SECRET\n"}, "b.org/a", "v|SECRET||", "line 2"},
+		{"netrc another's login is missing", map[string]string{enroot: "machine a.org password p login # none\n\nMACHINE b.org Login v PassWord SECRET\n"}, "b.org/a", "v|SECRET||", "line 3"},
+		{"netrc another's quote is open", map[string]string{enroot: "machine a.org login u password \"p \\\nmachine b.org login v password SECRET\n"}, "b.org/a", "v|SECRET||", "line 2"},
+		{"netrc another's default", map[string]string{enroot: "machine a.org login u password\ndefault login v password SECRET\n"}, "b.org/a", "v|SECRET||", "line 2"},
+		{"netrc without a host", map[string]string{enroot: "machine a.org login u password p\nmachine\nlogin v password SECRET\nmachine \"\" login v password SECRET\n"}, "a.org/a", "u|p||", "line 1"},
+		{"netrc without a host is not default", map[string]string{enroot: "machine \"\" login v password SECRET\nmachine\nlogin v password SECRET"}, "a.org/a", "|||", ""},
+		{"netrc keywords as values", map[string]string{enroot: "machine a.org login machine password machine\nmachine b.org login v password w\n"}, "a.org/a", "machine|machine||", "line 1"},
+		{"netrc default as value", map[string]string{enroot: "machine a.org login login password default"}, "a.org/a", "login|default||", "line 1"},
+		{"netrc quoted keywords", map[string]string{enroot: "machine a.org login \"machine\" password\n\"machine\" # x"}, "a.org/a", "machine|machine||", "line 2"},
+		{"netrc value in the next line", map[string]string{enroot: "machine\na.org\nlogin\nu\npassword\np"}, "a.org/a", "u|p||", "line 6"},
+		{"netrc another user's entry is broken", map[string]string{enroot: "machine a.org login x password\nmachine a.org login u password p"}, "u@a.org/a", "u|p||", "line 2"},
 		{"netrc without password", map[string]string{enroot: "machine a.org login u"}, "a.org/a", "|||", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -136,10 +149,19 @@ func TestFindErrors(t *testing.T) {
 		{"big file", map[string]string{enroot: strings.Repeat(" ", 1<<20+1)}, []string{enroot, "more than 1048576 bytes"}},
 		{"missing helper", map[string]string{docker: `{"credsStore":"gone-1"}`}, []string{"docker-credential-gone-1", docker, "no such program", "install it"}},
 		{"helper that is a path", map[string]string{docker: `{"credsStore":"../../bin/sh"}`}, []string{"not the name of a program", "mend credsStore"}},
-		{"helper fails", map[string]string{docker: `{"credsStore":"x"}`, "bin/docker-credential-x": "#!/bin/sh\necho keyring is locked\nexit 1"}, []string{"keyring is locked", "exit status 1", "echo a.org | docker-credential-x get"}},
+		{"helper fails", map[string]string{docker: `{"credsStore":"x"}`, "bin/docker-credential-x": "#!/bin/sh\nprintf 'keyring\\033is\\nlocked' >&2\necho SECRET\nexit 1"}, []string{"exit status 1: keyring is locked\n", "echo a.org | docker-credential-x get"}},
 		{"helper fails and tells", map[string]string{docker: `{"credsStore":"x"}`, "bin/docker-credential-x": "#!/bin/sh\necho '{\"Secret\":\"SECRET\"}'\nexit 1"}, []string{"exit status 1"}},
 		{"helper says nonsense", map[string]string{docker: `{"credsStore":"x"}`, "bin/docker-credential-x": "#!/bin/sh\necho SECRET"}, []string{"not the JSON"}},
 		{"helper without end", map[string]string{docker: `{"credsStore":"x"}`, "bin/docker-credential-x": "#!/bin/sh\nexec yes SECRET"}, []string{"more than 65536 bytes"}},
+		{"helper with a long message", map[string]string{docker: `{"credsStore":"x"}`, "bin/docker-credential-x": "#!/bin/sh\nprintf %300d 7 >&2\necho SECRET >&2\nexit 1"}, []string{"exit status 1: 7\n"}},
+		{"helper leaves half an answer", map[string]string{docker: `{"credsStore":"x"}`, "bin/docker-credential-x": "#!/bin/sh\nsleep 5 &\necho '{\"Secret\":\"SECRET\"'"}, []string{"not the JSON"}},
+		{"no password before another machine", map[string]string{enroot: "machine a.org login u password\nmachine b.org login v password SECRET\n"}, []string{enroot, "line 1: the password has no value, in the entry of a.org", "machine HOST login USER"}},
+		{"no login before another machine", map[string]string{enroot: "machine a.org password SECRET login\n\ndefault login v password SECRET\n"}, []string{"line 1: the login has no value"}},
+		{"no password in one line", map[string]string{enroot: "machine a.org login u password machine b.org login v password SECRET\n"}, []string{"line 1: the password has no value, or it is"}},
+		{"no login in one line", map[string]string{enroot: "machine a.org login machine b.org password SECRET\n"}, []string{"line 1: the login has no value, or it is"}},
+		{"no password before default", map[string]string{enroot: "machine a.org login u password default login v password SECRET\n"}, []string{"line 1: there is a second login"}},
+		{"second password", map[string]string{enroot: "machine a.org login u password SECRET\nmachin b.org password SECRET\n"}, []string{"line 2: there is a second password"}},
+		{"open quote", map[string]string{enroot: "machine a.org login u password \"p\nmachine b.org login v password \"SECRET\"\n"}, []string{"line 1: the password begins with a double quote"}},
 		{"code", map[string]string{enroot: "\nmachine a.org login u password $(touch SECRET; echo x)\n"}, []string{enroot, "line 2", "docker login", "credential helper"}},
 		{"variable", map[string]string{enroot: "machine a.org login u\npassword $SECRET\n"}, []string{enroot, "line 2", "docker login"}},
 		{"quoted code", map[string]string{enroot: `machine a.org login u password "$(SECRET)"`}, []string{enroot, "line 1"}},
@@ -298,5 +320,47 @@ func TestSecrets(t *testing.T) {
 	}
 	if got := (credential.Credential{RegistryToken: "SECRET", Source: "f"}).String(); got != "a token from f" {
 		t.Error(got)
+	}
+}
+
+// TestHelperLeavesAgent: a helper that starts an agent, which holds its stdout, has
+// answered nevertheless.
+func TestHelperLeavesAgent(t *testing.T) {
+	dir := home(t, map[string]string{
+		docker:                    `{"credsStore":"x"}`,
+		"bin/docker-credential-x": "#!/bin/sh\nsleep 60 &\necho $! > \"$HOME/agent\"\necho '{\"Username\":\"u\",\"Secret\":\"p\"}'\n",
+	})
+	c, err := find(t, "a.org/a")
+	if err != nil || show(c) != "u|p||" {
+		t.Errorf("%s, %v", show(c), err)
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, "agent"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(agent, syscall.SIGKILL); err != nil {
+		t.Errorf("the agent was ended: %v", err)
+	}
+}
+
+// TestHelperInheritsNothing: files that this process got from elsewhere do not go on
+// to helpers.
+func TestHelperInheritsNothing(t *testing.T) {
+	var p [2]int
+	if err := syscall.Pipe(p[:]); err != nil { // unlike os.Pipe, which marks them
+		t.Fatal(err)
+	}
+	defer syscall.Close(p[0])
+	defer syscall.Close(p[1])
+	home(t, map[string]string{
+		docker:                    `{"credsStore":"x"}`,
+		"bin/docker-credential-x": fmt.Sprintf("#!/bin/sh\ntest -e /proc/$$/fd/%d && exit 4\necho '{\"Username\":\"u\",\"Secret\":\"p\"}'\n", p[1]),
+	})
+	if c, err := find(t, "a.org/a"); err != nil || show(c) != "u|p||" {
+		t.Errorf("%s, %v", show(c), err)
 	}
 }

@@ -7,7 +7,11 @@ import (
 
 func FuzzNetrc(f *testing.F) {
 	f.Add("machine a login b password c\ndefault login d password $(e f)\nmacdef g\nx\n\n# h\nmachine \"i\" password \"\\\"\"")
+	for _, s := range []string{"password", "machine a login", "machine", "machine \"", "machine a password \"b\\", "machine a login b password $(", "a # b", "account"} {
+		f.Add(s)
+	}
 	f.Fuzz(func(t *testing.T, text string) {
+		checkApart(t, text)
 		lines := 1 + strings.Count(text, "\n")
 		for _, m := range parseNetrc(text) {
 			if m.line < 0 || m.line > lines {
@@ -19,6 +23,29 @@ func FuzzNetrc(f *testing.F) {
 			}
 		}
 	})
+}
+
+// checkApart proves that whatever stands before an entry does not get its secret,
+// and that whatever stands behind one does not either.
+func checkApart(t *testing.T, text string) {
+	t.Helper()
+	const first, last = "FIRST-SECRET", "LAST-SECRET"
+	if strings.Contains(text, first) || strings.Contains(text, last) {
+		return
+	}
+	kept := map[string]bool{}
+	for _, m := range parseNetrc("machine first.example login u password " + first + "\n" + text + "\nmachine last.example login v password " + last + "\n") {
+		for secret, host := range map[string]string{first: "first.example", last: "last.example"} {
+			has := strings.Contains(m.login+m.password, secret)
+			if has && m.host != host {
+				t.Errorf("%q has the secret of %s", m.host, host)
+			}
+			kept[host] = kept[host] || has && m.password == secret
+		}
+	}
+	if !kept["first.example"] || !kept["last.example"] && !strings.Contains(strings.ToLower(text), "macdef") {
+		t.Errorf("the machines lost their secrets: %v", kept)
+	}
 }
 
 func FuzzConfig(f *testing.F) {

@@ -10,11 +10,16 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/fsx"
 )
 
-const maxHelperOutput = 64 << 10 // bytes
+const (
+	maxHelperOutput  = 64 << 10 // bytes
+	maxHelperMessage = 300      // bytes of stderr that are kept
+)
 
 // isHelper says whether a helper is a name and not a path or an option.
 func isHelper(name string) bool {
@@ -40,6 +45,25 @@ func (l *limited) Write(p []byte) (int, error) {
 		return 0, errTooLong
 	}
 	return l.kept.Write(p)
+}
+
+// brief keeps the begin of what is written to it, as a line for people.
+type brief struct{ kept bytes.Buffer }
+
+// Write never fails.
+func (b *brief) Write(p []byte) (int, error) {
+	b.kept.Write(p[:min(len(p), maxHelperMessage-b.kept.Len())])
+	return len(p), nil
+}
+
+func (b *brief) String() string {
+	text := strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(b.kept.String(), ""))
+	return strings.Join(strings.Fields(text), " ")
 }
 
 // ask runs docker-credential-NAME get, which path names: the server on stdin, a JSON
@@ -87,23 +111,27 @@ func (f *Finder) run(ctx context.Context, program, server string) ([]byte, error
 	cmd := exec.CommandContext(ctx, program, "get")
 	cmd.Stdin = strings.NewReader(server)
 	out := &limited{}
-	cmd.Stdout = out
+	stderr := &brief{}
+	cmd.Stdout, cmd.Stderr = out, stderr
 	// Helpers are often scripts; a signal to one process would leave the others.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
+	fsx.CloseOnExec()
 	err := cmd.Run()
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, exec.ErrWaitDelay):
+		// An agent that it started may hold its stdout for ever. Whether the answer is
+		// whole is seen from the JSON.
 		return out.kept.Bytes(), nil
 	case context.Cause(ctx) != nil:
 		return nil, context.Cause(ctx)
 	case out.over: // and err is the signal that ended the helper
 		return nil, errTooLong
 	}
-	// An error's text is on stdout. A secret is not repeated, should it be there.
-	if text := bytes.TrimSpace(out.kept.Bytes()); len(text) > 0 && text[0] != '{' {
-		err = fmt.Errorf("%w: %.300s", err, text)
+	// What is on stdout is not repeated: that is where the secrets are.
+	if text := stderr.String(); text != "" {
+		err = fmt.Errorf("%w: %s", err, text)
 	}
 	return out.kept.Bytes(), err
 }

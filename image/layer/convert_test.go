@@ -20,6 +20,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/gangway-hpc/gangway/image/oci"
 	"github.com/gangway-hpc/gangway/internal/fault"
@@ -280,6 +281,20 @@ func TestCancel(t *testing.T) {
 				t.Errorf("cancelled at %d: %v", at, err)
 			}
 		})
+	}
+}
+
+// TestCancelHole cancels the reading of a hole that would take many minutes.
+func TestCancelHole(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "f"), nil, 0o600))
+	must(t, os.Truncate(filepath.Join(dir, "f"), 15<<40))
+	tar, err := exec.Command("tar", "--format=posix", "-S", "-C", dir, "-cf", "-", "f").Output()
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := Convert(ctx, &memory{}, bytes.NewReader(tar), Options{Limits: Limits{Bytes: 1 << 50}}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
 	}
 }
 

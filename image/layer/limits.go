@@ -12,7 +12,8 @@ type Limits struct {
 	// with their holes, may be; default 1 TiB.
 	Bytes int64
 	// Ratio is how many times the blob the tar archive may be at any moment, beyond
-	// 1 GiB; default 200. Holes of sparse files do not count, they cost nothing.
+	// 1 GiB; default 200. Holes of sparse files do not count: they take
+	// no disk, and 0.1 s a GiB.
 	Ratio int64
 	// Entries is how many entries the archive may have; default 2,000,000.
 	Entries int64

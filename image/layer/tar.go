@@ -51,12 +51,12 @@ func (t *tarReader) next() (e Entry, err error) {
 			}
 			return e, fmt.Errorf("first entry: %w", tarError(err))
 		}
-		if h.Typeflag == tar.TypeXGlobalHeader {
-			continue // git archive writes one; it says nothing about files
-		}
 		t.last = h.Name
 		if t.n++; t.n > t.limits.Entries {
 			return e, &LimitError{"Entries", t.limits.Entries}
+		}
+		if h.Typeflag == tar.TypeXGlobalHeader {
+			continue // git archive writes one; it says nothing about files
 		}
 		e, err := t.entry(h)
 		if err != nil {

@@ -120,6 +120,33 @@ func TestDockerArchive(t *testing.T) {
 	_, err = open("", two, config, empty)
 	wantError(t, "two", err, "2 images", "a:1, b:latest, ghcr.io/c/d:2", "...:a:1")
 
+	// The exact name wins over one that means the same, wherever it stands.
+	alike := tarFile("manifest.json", `[{"Config":"c.json","RepoTags":["docker.io/library/torch:1","x:latest"],"Layers":["l/layer.tar"]},{"Config":"d.json","RepoTags":["localhost/torch:1","docker.io/x:latest"],"Layers":[]}]`)
+	for _, c := range []struct {
+		tag   string
+		names []string
+	}{
+		{"localhost/torch:1", nil},
+		{"docker.io/library/torch:1", []string{"f"}},
+		{"docker.io/torch:1", []string{"f"}},
+		{"index.docker.io/torch:1", []string{"f"}},
+		{"x:latest", []string{"f"}},
+		{"docker.io/x:latest", nil},
+	} {
+		l, err = open(c.tag, alike, config, empty, tarFile("l/layer.tar", layer))
+		wantImage(t, l, err, c.names...)
+	}
+	for _, tag := range []string{"torch:1", "x"} {
+		_, err = open(tag, alike, config, empty, tarFile("l/layer.tar", layer))
+		wantError(t, tag, err, fmt.Sprintf("2 images %q", tag), "docker.io/library/torch:1", "localhost/torch:1")
+	}
+	_, err = open("localhost/a:1", manifest, config, tarFile("l/layer.tar", layer))
+	if err != nil {
+		t.Errorf("a host that is not said: %v", err)
+	}
+	_, err = open("localhost/x", tarFile("manifest.json", `[{"Config":"c.json","RepoTags":["docker.io/library/x:latest"],"Layers":["l/layer.tar"]}]`), config)
+	wantError(t, "another host", err, `no image "localhost/x"`)
+
 	same := tarFile("e.json", strings.Replace(config.content, `["`, `["`+string(oci.DigestOf([]byte(layer)))+`","`, 1))
 	both := tarFile("manifest.json", `[{"Config":"e.json","Layers":["l/layer.tar","other.tar"]}]`)
 	l, err = open("", both, same, tarFile("l/layer.tar", layer), tarFile("other.tar", layer))
@@ -136,6 +163,11 @@ func TestBadArchives(t *testing.T) {
 	for i := range cap(many) {
 		many = append(many, member{tar.Header{Typeflag: tar.TypeDir, Name: fmt.Sprint("d", i)}, ""})
 	}
+	long := make([]member, 0, 8_500)
+	for i := range cap(long) {
+		name := fmt.Sprintf("%05d%s", i, strings.Repeat("/n", 2000))
+		long = append(long, tarLink(tar.TypeLink, name, name))
+	}
 	raw := func(s string) []byte { return []byte(s) }
 	for _, c := range []struct {
 		name    string
@@ -148,6 +180,7 @@ func TestBadArchives(t *testing.T) {
 		{"short", true, raw("hello"), []string{"cut off"}},
 		{"no entries", true, make([]byte, 10240), []string{"empty archive"}},
 		{"many entries", true, makeTar(t, many...), []string{"more than 100000 entries"}},
+		{"long names", true, makeTar(t, long...), []string{"names of its entries have more than 67108864 bytes"}},
 		{"no manifest.json", true, makeTar(t, config), []string{"not of docker save"}},
 		{"bad manifest.json", true, makeTar(t, tarFile("manifest.json", "[")), []string{"manifest.json", "not valid JSON"}},
 		{"manifest.json twice", true, makeTar(t, tarFile("manifest.json", `[{"Config":"a","config":"b"}]`)), []string{"manifest.json", "twice"}},
@@ -172,7 +205,7 @@ func TestBadArchives(t *testing.T) {
 		{"index is a manifest", false, makeTar(t, layout, tarFile("index.json", `{"schemaVersion":2,"layers":[]}`)), []string{"a manifest, not an index"}},
 		{"empty index", false, makeTar(t, layout, tarFile("index.json", `{"schemaVersion":2,"manifests":[]}`)), []string{"it has no image"}},
 		{"two without names", false, makeTar(t, layout, tarFile("index.json", `{"schemaVersion":2,"manifests":[{"digest":"`+digestA+`","size":1},{"digest":"`+digestB+`","size":1}]}`)), []string{"more than one image", "@" + digestB, "...@" + digestA}},
-		{"one name twice", false, makeTar(t, layout, tarFile("index.json", `{"schemaVersion":2,"manifests":[{"digest":"`+digestA+`","size":1,"annotations":{"org.opencontainers.image.ref.name":"x"}},{"digest":"`+digestB+`","size":1,"annotations":{"io.containerd.image.name":"docker.io/library/x:latest"}}]}`)), []string{`2 images "x"`}},
+		{"one name twice", false, makeTar(t, layout, tarFile("index.json", `{"schemaVersion":2,"manifests":[{"digest":"`+digestA+`","size":1,"annotations":{"org.opencontainers.image.ref.name":"x:latest"}},{"digest":"`+digestB+`","size":1,"annotations":{"org.opencontainers.image.ref.name":"latest","io.containerd.image.name":"docker.io/library/x:latest"}}]}`)), []string{`2 images "x"`, "it has: docker.io/library/x:latest, x:latest"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "bad.tar")
@@ -244,4 +277,35 @@ func FuzzArchive(f *testing.F) {
 			t.Error("neither an image nor an error")
 		}
 	})
+}
+
+// TestExactTag: a layout's exact tag wins over one that means the same.
+func TestExactTag(t *testing.T) {
+	entry := func(digest, tag string) string {
+		return fmt.Sprintf(`{"digest":%q,"size":1,"annotations":{"org.opencontainers.image.ref.name":%q}}`, digest, tag)
+	}
+	path := filepath.Join(t.TempDir(), "a.tar")
+	write := func(entries ...string) {
+		t.Helper()
+		raw := makeTar(t, tarFile("oci-layout", `{"imageLayoutVersion":"1.0.0"}`), tarFile("index.json", `{"schemaVersion":2,"manifests":[`+strings.Join(entries, ",")+`]}`))
+		if err := os.WriteFile(path, raw, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(tag string, digest oci.Digest) {
+		t.Helper()
+		l, err := oci.OpenArchive(path, tag, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		if d, err := l.Resolve(t.Context()); err != nil || d.Digest != digest {
+			t.Errorf("%s: %s, %v, want %s", tag, d.Digest, err, digest)
+		}
+	}
+	write(entry(digestA, "v1:latest"), entry(digestB, "v1"))
+	want("v1", digestB)
+	want("v1:latest", digestA)
+	write(entry(digestA, "v1"), entry(digestB, "v2"), entry(digestA, "docker.io/library/v1"))
+	want("v1:latest", digestA) // two names of one image
 }

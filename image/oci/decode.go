@@ -23,23 +23,27 @@ func decodeProbe(raw []byte) (p probe, err error) {
 	if err := decodeStrict(raw, &p); err != nil {
 		return p, err
 	}
-	if p.SchemaVersion == 1 || p.FSLayers != nil {
+	if p.SchemaVersion == 1 || present(p.FSLayers) {
 		return p, checkSchema1(mediaTypeSchema1)
 	}
 	return p, checkSchema1(p.MediaType)
 }
 
+// present says whether a field is there. null is nothing to any reader, and what Go
+// writes for an empty list.
+func present(raw json.RawMessage) bool { return raw != nil && string(raw) != "null" }
+
 // kind refuses documents that could be taken for either (CVE-2021-41190).
 func (p probe) kind() (Kind, error) {
-	manifest := p.Config != nil || p.Layers != nil
+	manifest := present(p.Config) || present(p.Layers)
 	kind := Kind(0)
 	switch {
-	case p.Manifests != nil && manifest:
+	case present(p.Manifests) && manifest:
 		return 0, errors.New("it is an index and a manifest at once, so that readers could take it for either")
-	case p.Manifests != nil:
-		kind = KindIndex
 	case manifest:
 		kind = KindManifest
+	case p.Manifests != nil:
+		kind = KindIndex
 	default:
 		return 0, errors.New("it is neither an index nor a manifest of an image")
 	}
@@ -151,8 +155,8 @@ func (d Descriptor) Verify(raw []byte) error {
 // rawConfig is a configuration as it is written down.
 type rawConfig struct {
 	Platform
-	Created *string `json:"created"`
-	Author  string  `json:"author"`
+	Created json.RawMessage `json:"created"`
+	Author  string          `json:"author"`
 	Config  struct {
 		Env        []string          `json:"Env"`
 		Entrypoint words             `json:"Entrypoint"`
@@ -192,21 +196,26 @@ func DecodeConfig(raw []byte) (Config, error) {
 	}
 	config := Config{
 		Platform: c.Platform, Author: c.Author,
-		Env: c.Config.Env, Entrypoint: c.Config.Entrypoint, Cmd: c.Config.Cmd,
+		Env: slices.DeleteFunc(c.Config.Env, isUnset), Entrypoint: c.Config.Entrypoint, Cmd: c.Config.Cmd,
 		WorkingDir: c.Config.WorkingDir, User: c.Config.User, StopSignal: c.Config.StopSignal,
 		Labels: c.Config.Labels, DiffIDs: c.RootFS.DiffIDs,
 	}
-	if c.Created != nil {
-		// It is only shown, and builders have written odd things.
-		config.Created, _ = time.Parse(time.RFC3339Nano, *c.Created)
+	// It is only shown, and builders have written odd things, numbers too.
+	var created string
+	if json.Unmarshal(c.Created, &created) == nil {
+		config.Created, _ = time.Parse(time.RFC3339Nano, created)
 	}
 	return config, nil
 }
 
+// isUnset says whether an entry of the environment sets nothing. Docker takes NAME
+// without a value for a variable that is not there.
+func isUnset(entry string) bool { return strings.IndexByte(entry, '=') < 1 }
+
 func (c *rawConfig) check() error {
 	for _, e := range c.Config.Env {
-		if strings.IndexByte(e, '=') < 1 || strings.Contains(e, "\x00") {
-			return fmt.Errorf("environment %.100q is not NAME=VALUE", e)
+		if strings.Contains(e, "\x00") {
+			return fmt.Errorf("environment %.100q has a NUL", e)
 		}
 	}
 	texts := slices.Concat(c.Config.Entrypoint, c.Config.Cmd, []string{c.Config.WorkingDir, c.Config.User, c.Config.StopSignal})

@@ -71,6 +71,8 @@ func TestDecodeManifest(t *testing.T) {
 		{"vnd.oci.image.layer.v1.tar+gzip", "vnd.docker.image.rootfs.diff.tar.zstd"},
 		{`"annotations":{"a":"b"}`, `"future":[{"x":1}]`},
 		{digestB, "sha512:" + strings.Repeat("b", 128)},
+		{`"layers":`, `"artifactType":"example/image","layers":`},
+		{`"layers":`, `"manifests":null,"fsLayers":null,"layers":`},
 	} {
 		if _, err := oci.DecodeManifest(spoil(t, manifest, change[0], change[1])); err != nil {
 			t.Errorf("%v: %v", change, err)
@@ -117,7 +119,9 @@ func TestDecodeManifest(t *testing.T) {
 		{"vnd.oci.image.layer.v1.tar+gzip", "vnd.oci.image.layer.nondistributable.v1.tar+gzip", []string{"not distributed"}},
 		{"vnd.oci.image.layer.v1.tar+gzip", "vnd.in-toto+json", []string{`vnd.in-toto+json" is unknown`, "names an image"}},
 		{"vnd.oci.image.config.v1+json", "vnd.cncf.helm.config.v1+json", []string{"not a container image", "helm", "oras pull"}},
-		{`"layers":`, `"artifactType":"example/sbom","layers":`, []string{"not a container image", "example/sbom"}},
+		{"vnd.oci.image.config.v1+json", `vnd.oci.empty.v1+json"},"artifactType":"example/sbom","x":{"y":"`, []string{"not a container image", "example/sbom"}},
+		{"application/vnd.oci.image.config.v1+json", "application/octet-stream", []string{"not a container image", "octet-stream"}},
+		{manifest, `{"schemaVersion":2,"config":null,"layers":null}`, []string{"neither an index nor a manifest"}},
 		{`"size":8`, `"size":8,"data":"` + base64.StdEncoding.EncodeToString([]byte("12345678")) + `"`, []string{"layer 1 of 1", "embedded data", "its digest is"}},
 		{`"size":8`, `"size":8,"data":"MTIz"`, []string{"embedded data", "3 bytes, not 8"}},
 		{`"layers":[`, `"layers":[` + strings.Repeat(`{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"`+digestB+`","size":8},`, 1000), []string{"1001 layers"}},
@@ -134,6 +138,11 @@ func TestDecodeIndex(t *testing.T) {
 	}
 	if _, err := oci.DecodeIndex(spoil(t, index, "vnd.oci.image.index.v1", "vnd.docker.distribution.manifest.list.v2")); err != nil {
 		t.Error(err)
+	}
+	for _, s := range []string{`{"schemaVersion":2,"manifests":null}`, `{"schemaVersion":2,"manifests":[],"config":null,"layers":null}`} {
+		if x, err := oci.DecodeIndex([]byte(s)); err != nil || len(x.Manifests) != 0 {
+			t.Errorf("%s: %+v, %v", s, x, err)
+		}
 	}
 	_, err = oci.DecodeIndex([]byte(manifest))
 	wantError(t, "manifest", err, "decode index", "a manifest, not an index")
@@ -188,7 +197,7 @@ func TestDecodeConfig(t *testing.T) {
 	c.DiffIDs = nil
 	wantError(t, "diff_ids", oci.CheckConfig(m, c), digestA, "0 diff_ids for 1 layers")
 
-	for _, doc := range []string{`{}`, `{"config":null,"rootfs":{"diff_ids":null},"created":null}`, `{"config":{"Env":null,"Cmd":null,"Entrypoint":null,"Labels":null},"created":"odd"}`} {
+	for _, doc := range []string{`{}`, `{"config":null,"rootfs":{"diff_ids":null},"created":null}`, `{"config":{"Env":null,"Cmd":null,"Entrypoint":null,"Labels":null},"created":"odd"}`, `{"created":1735787045}`, `{"created":{}}`} {
 		if c, err := oci.DecodeConfig([]byte(doc)); err != nil || c.Env != nil || c.Cmd != nil || !c.Created.IsZero() {
 			t.Errorf("%s: %+v, %v", doc, c, err)
 		}
@@ -196,13 +205,15 @@ func TestDecodeConfig(t *testing.T) {
 	if c, err := oci.DecodeConfig([]byte(`{"config":{"Cmd":"one word"}}`)); err != nil || len(c.Cmd) != 1 || c.Cmd[0] != "one word" {
 		t.Errorf("one word: %q, %v", c.Cmd, err)
 	}
+	if c, err := oci.DecodeConfig([]byte(`{"config":{"Env":["A=b","UNSET","","=x",null,"C="]}}`)); err != nil || fmt.Sprintf("%q", c.Env) != `["A=b" "C="]` {
+		t.Errorf("odd environment: %q, %v", c.Env, err)
+	}
 	for _, s := range []struct {
 		from, to string
 		want     string
 	}{
-		{"A=b", "Ab", `environment "Ab" is not NAME=VALUE`},
-		{"A=b", "=b", `environment "=b"`},
-		{"A=b", `A=\u0000`, "is not NAME=VALUE"},
+		{"A=b", `A=\u0000`, "has a NUL"},
+		{"A=b", `A\u0000`, "has a NUL"},
 		{`"c","d"`, `"c\u0000"`, "has a NUL"},
 		{`"/w"`, `"/\u0000"`, "has a NUL"},
 		{`["c","d"]`, `{"c":1}`, "decode image configuration"},
@@ -243,7 +254,7 @@ func descriptor(i int, platform string) oci.Descriptor {
 
 func TestChoose(t *testing.T) {
 	for _, c := range []struct {
-		have string // platforms; "att" is an attestation, "-" has none, "sig" is an artefact, "index" is one
+		have string // platforms; "att" is an attestation, "-" has none, "sig" and "other" are artefacts, "typed" is said to be an image, "index" is one
 		want string
 		i    int // -1 for none
 	}{
@@ -270,6 +281,8 @@ func TestChoose(t *testing.T) {
 		{"att linux/amd64", "amd64", 1},
 		{"unknown/unknown linux/amd64", "amd64", 1},
 		{"- unknown/unknown sig", "amd64", 0},
+		{"sig typed", "amd64", 1},
+		{"other", "amd64", -1},
 		{"-", "amd64", 0},
 		{"- -", "amd64", -1},
 		{"- linux/arm64", "amd64", -1},
@@ -287,6 +300,10 @@ func TestChoose(t *testing.T) {
 				d.Annotations = map[string]string{"vnd.docker.reference.type": "attestation-manifest"}
 			case "sig":
 				d.MediaType = "application/example"
+			case "typed":
+				d.ArtifactType = oci.MediaTypeConfig
+			case "other":
+				d.ArtifactType = "example/sbom"
 			case "index":
 				d.MediaType = oci.MediaTypeIndex
 			default:

@@ -70,22 +70,26 @@ func chooseSaved(images []savedImage, tag string) (savedImage, error) {
 	if len(images) == 0 {
 		return savedImage{}, errors.New("it has no image")
 	}
-	if len(images) == 1 && tag == "" {
-		return images[0], nil
-	}
-	var names []string
+	var given [][]string
 	for _, image := range images {
-		for _, name := range image.RepoTags {
-			if tag != "" && sameImage(name, tag) {
-				return image, nil
-			}
+		given = append(given, image.RepoTags)
+	}
+	var found []savedImage
+	for _, i := range matching(given, tag) {
+		if !slices.ContainsFunc(found, func(o savedImage) bool { return o.Config == images[i].Config }) {
+			found = append(found, images[i])
 		}
-		names = append(names, image.RepoTags...)
 	}
-	what := fmt.Errorf("it has no image %q", tag)
-	if tag == "" {
-		what = fmt.Errorf("it has %d images", len(images))
+	what := fmt.Errorf("it has %d images %q", len(found), tag)
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case tag == "":
+		what = fmt.Errorf("it has %d images", len(found))
+	case len(found) == 0:
+		what = fmt.Errorf("it has no image %q", tag)
 	}
+	names := slices.Concat(given...)
 	if len(names) == 0 {
 		return savedImage{}, &fault.Error{What: what, Cause: "its images have no names", Hint: "save it again by name: docker save NAME:TAG"}
 	}

@@ -60,9 +60,10 @@ func runEngine(ctx context.Context, f *os.File, engine string, args []string) er
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
+	fsx.CloseOnExec()
 	err := cmd.Run()
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, exec.ErrWaitDelay): // a process that it left behind holds stderr
 		return nil
 	case context.Cause(ctx) != nil:
 		return context.Cause(ctx)

@@ -202,30 +202,30 @@ const (
 )
 
 func findTag(index Index, tag string) (Descriptor, error) {
-	var found, all []Descriptor
+	var all []Descriptor
 	var names []string
+	var given [][]string // the names of each image
 	for _, d := range index.Manifests {
 		if !d.isImage() {
 			continue
 		}
-		all = append(all, d)
 		ref, full := d.Annotations[refNameKey], d.Annotations[containerNameKey]
+		all, given = append(all, d), append(given, []string{ref, full})
 		switch {
-		case ref != "":
+		case ref != "" && !strings.HasSuffix(full, ":"+ref): // docker save puts the bare tag there
 			names = append(names, ref)
 		case full != "":
 			names = append(names, full)
 		default:
 			names = append(names, "@"+string(d.Digest))
 		}
-		if tag != "" && (ref == tag || full == tag || sameImage(ref, tag) || sameImage(full, tag)) {
-			found = append(found, d)
+	}
+	var found []Descriptor
+	for _, i := range matching(given, tag) {
+		if !slices.ContainsFunc(found, func(d Descriptor) bool { return d.Digest == all[i].Digest }) {
+			found = append(found, all[i])
 		}
 	}
-	if tag == "" {
-		found = all
-	}
-	found = slices.CompactFunc(found, func(a, b Descriptor) bool { return a.Digest == b.Digest })
 	switch {
 	case len(found) == 1:
 		return found[0], nil
@@ -257,16 +257,51 @@ func choiceError(what error, names []string) error {
 	}
 }
 
-// sameImage says whether two names mean one image to Docker: "torch" is
-// "docker.io/library/torch:latest". Podman's "localhost/torch" is meant by it too.
-func sameImage(a, b string) bool { return a != "" && fullName(a) == fullName(b) }
+// matching returns which of the images, whose names are given, are meant by tag:
+// those that have exactly this name, or else those with one that means the same. An
+// empty tag means all.
+func matching(given [][]string, tag string) []int {
+	var all, exact, loose []int
+	for i, names := range given {
+		all = append(all, i)
+		if slices.Contains(names, tag) {
+			exact = append(exact, i)
+		}
+		if slices.ContainsFunc(names, func(name string) bool { return sameImage(name, tag) }) {
+			loose = append(loose, i)
+		}
+	}
+	switch {
+	case tag == "":
+		return all
+	case len(exact) > 0:
+		return exact
+	}
+	return loose
+}
 
-func fullName(s string) string {
-	for _, prefix := range []string{"docker.io/", "index.docker.io/", "localhost/", "library/"} {
-		s = strings.TrimPrefix(s, prefix)
+// sameImage says whether two names may mean one image: "torch" is Docker's
+// "docker.io/library/torch:latest" and Podman's "localhost/torch:latest", which are
+// not the same to each other.
+func sameImage(a, b string) bool {
+	hostA, restA := splitName(a)
+	hostB, restB := splitName(b)
+	return a != "" && restA == restB && (hostA == hostB || hostA == "" || hostB == "")
+}
+
+// splitName returns "" for a host that is not said.
+func splitName(s string) (host, rest string) {
+	rest = s
+	for prefix, name := range map[string]string{"docker.io/": "docker.io", "index.docker.io/": "docker.io", "localhost/": "localhost"} {
+		if after, ok := strings.CutPrefix(s, prefix); ok {
+			host, rest = name, after
+		}
 	}
-	if !strings.Contains(s[strings.LastIndexByte(s, '/')+1:], ":") {
-		s += ":latest"
+	if host != "localhost" {
+		rest = strings.TrimPrefix(rest, "library/")
 	}
-	return s
+	if !strings.Contains(rest[strings.LastIndexByte(rest, '/')+1:], ":") {
+		rest += ":latest"
+	}
+	return host, rest
 }

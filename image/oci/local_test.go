@@ -362,6 +362,18 @@ func TestEngines(t *testing.T) {
 	if n := len(fmt.Sprint(err)); n > 1000 {
 		t.Errorf("the error has %d bytes", n)
 	}
+	fake("sleep 5 >/dev/null & cat " + filepath.Join(dir, "d.tar"))
+	l, err = oci.SaveFromEngine(t.Context(), "docker", "torch:1", spool)
+	wantImage(t, l, err, "a", "b")
+	var p [2]int
+	if err := syscall.Pipe(p[:]); err != nil { // which goes on to every program, as Go does not know of it
+		t.Fatal(err)
+	}
+	defer syscall.Close(p[0])
+	defer syscall.Close(p[1])
+	fake(fmt.Sprintf("test -e /proc/$$/fd/%d && exit 4; exec cat %s", p[1], filepath.Join(dir, "d.tar")))
+	l, err = oci.SaveFromEngine(t.Context(), "docker", "torch:1", spool)
+	wantImage(t, l, err, "a", "b")
 	fake(`exec head -c 700 ` + filepath.Join(dir, "d.tar"))
 	_, err = oci.SaveFromEngine(t.Context(), "docker", "torch:1", spool)
 	wantError(t, "cut", err, "cut off")

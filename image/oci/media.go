@@ -118,10 +118,11 @@ func checkLayerType(s string) error {
 	return e
 }
 
-// checkConfigType refuses artefacts: Helm charts, SBOMs, signatures, models.
+// checkConfigType refuses artefacts: Helm charts, SBOMs, signatures, models. What has
+// an image's configuration is an image, whatever else it is called.
 func checkConfigType(m Manifest) error {
 	switch t := baseType(m.Config.MediaType); {
-	case (t == MediaTypeConfig || t == MediaTypeDockerConfig) && m.ArtifactType == "":
+	case t == MediaTypeConfig, t == MediaTypeDockerConfig:
 		return nil
 	case m.ArtifactType != "":
 		return artefact(m.ArtifactType)

@@ -157,7 +157,9 @@ func (x Index) Choose(want Platform) (Descriptor, error) {
 // isImage says whether a descriptor of an index could be a container image.
 func (d Descriptor) isImage() bool {
 	switch {
-	case d.Annotations["vnd.docker.reference.type"] != "", d.ArtifactType != "":
+	case d.Annotations["vnd.docker.reference.type"] != "":
+		return false
+	case d.ArtifactType != "" && d.ArtifactType != MediaTypeConfig: // image-spec puts the config's type there too
 		return false
 	case d.Platform != nil && d.Platform.OS == "unknown" && d.Platform.Architecture == "unknown":
 		return false

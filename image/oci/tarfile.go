@@ -18,7 +18,8 @@ import (
 const (
 	maxTarEntries = 100_000 // an archive of an image has a few for each layer
 	maxTarName    = 4096
-	maxTarLinks   = 8 // followed one after another
+	maxTarNames   = 64 << 20 // bytes of all names and links
+	maxTarLinks   = 8        // followed one after another
 )
 
 // tarFiles are the files of an uncompressed tar archive, found by one scan.
@@ -66,7 +67,7 @@ func scanTar(file io.ReaderAt, size int64) (*tarFiles, error) {
 	section := io.NewSectionReader(file, 0, size)
 	r := tar.NewReader(section)
 	t := &tarFiles{file: file, entries: map[string]tarEntry{}}
-	for n := 0; ; n++ {
+	for n, names := 0, 0; ; n++ {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -88,7 +89,11 @@ func scanTar(file io.ReaderAt, size int64) (*tarFiles, error) {
 			return nil, truncated(size)
 		}
 		if name := cleanName(h.Name); name != "" {
-			t.entries[name] = newTarEntry(name, h, offset)
+			e := newTarEntry(name, h, offset)
+			if names += len(name) + len(e.link); names > maxTarNames {
+				return nil, fmt.Errorf("the names of its entries have more than %d bytes", maxTarNames)
+			}
+			t.entries[name] = e
 		}
 	}
 	if len(t.entries) == 0 {
@@ -126,7 +131,7 @@ func cleanName(s string) string {
 	if len(s) > maxTarName || s == "." || s == ".." || strings.HasPrefix(s, "../") {
 		return ""
 	}
-	return s
+	return strings.Clone(s) // which may be a piece of something long
 }
 
 func truncated(size int64) error {

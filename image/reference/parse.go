@@ -45,7 +45,8 @@ const (
 
 // Parse parses a reference:
 //
-//	[docker://][USER@][HOST[:PORT]/]REPOSITORY[:TAG][@DIGEST]   as docker pull
+//	[HOST[:PORT]/]REPOSITORY[:TAG][@DIGEST]                     as docker pull
+//	docker://[USER@][HOST[:PORT]/]REPOSITORY[:TAG][@DIGEST]     as Enroot and Pyxis
 //	[docker://][USER@]HOST#REPOSITORY[:TAG][@DIGEST]            as Enroot and Pyxis
 //	dockerd://IMAGE  podman://IMAGE                             engines of this machine
 //	oci:DIR[:TAG][@DIGEST]  oci-archive:FILE[:TAG][@DIGEST]     as skopeo
@@ -104,13 +105,16 @@ func parse(s string) (Reference, error) {
 	case "containers-storage":
 		return Reference{}, wrong("write podman://IMAGE", "containers-storage: is skopeo's word for it")
 	}
+	if s == "~" {
+		s = "~/" // the shell's name for the home directory
+	}
 	if isPath(s) {
 		return Reference{Kind: Path, Path: s}, nil
 	}
 	if strings.HasSuffix(s, ".tar") {
 		return Reference{}, wrong(fmt.Sprintf("write docker-archive:%s or oci-archive:%s", s, s), "a tar file needs a word for what is in it")
 	}
-	return parseRegistry(s)
+	return parseRegistry(s, false)
 }
 
 func isControl(c rune) bool { return c < 0x20 || c == 0x7f }
@@ -123,13 +127,13 @@ func isPath(s string) bool {
 			return true
 		}
 	}
-	return s == "." || s == ".." || s == "~" || strings.HasSuffix(s, ".sqsh") || strings.HasSuffix(s, ".squashfs")
+	return s == "." || s == ".." || strings.HasSuffix(s, ".sqsh") || strings.HasSuffix(s, ".squashfs")
 }
 
 func parseScheme(scheme, rest string) (Reference, error) {
 	switch scheme {
 	case "docker":
-		return parseRegistry(rest)
+		return parseRegistry(rest, true)
 	case "dockerd":
 		return parseEngine(Docker, scheme, rest)
 	case "podman":
@@ -173,13 +177,18 @@ func parseFile(kind Kind, transport, s string) (Reference, error) {
 	return Reference{Kind: kind, Path: path, Tag: tag, Digest: digest}, nil
 }
 
-func parseRegistry(s string) (Reference, error) {
+// parseRegistry parses an image of a registry. Without scheme and '#' what stands
+// before an '@' is no user: debian@latest is meant to be a tag.
+func parseRegistry(s string, scheme bool) (Reference, error) {
 	s, digest, err := cutDigest(s)
 	if err != nil {
 		return Reference{}, err
 	}
 	r := Reference{Kind: Registry, Host: DockerHub, Digest: digest}
 	head, image, explicit := strings.Cut(s, "#")
+	if at := strings.LastIndexByte(s, '@'); at >= 0 && !scheme && !explicit {
+		return Reference{}, noDigest(s[:at], s[at+1:])
+	}
 	if explicit {
 		if strings.Contains(image, "#") {
 			return Reference{}, wrong("write HOST#REPOSITORY:TAG", "it has more than one #")
@@ -200,6 +209,9 @@ func parseRegistry(s string) (Reference, error) {
 			image = first + "/" + rest
 		}
 	}
+	if at := strings.LastIndexByte(image, '@'); at >= 0 { // image is the end of s
+		return Reference{}, noDigest(s[:strings.LastIndexByte(s, '@')], image[at+1:])
+	}
 	if r.Host, err = canonicalHost(r.Host); err != nil {
 		return Reference{}, err
 	}
@@ -218,6 +230,18 @@ func parseRegistry(s string) (Reference, error) {
 		r.Tag = "latest"
 	}
 	return r, nil
+}
+
+// noDigest says what may stand behind an '@'. What looks like a password there is
+// that: an image has no ':' before a host.
+func noDigest(image, digest string) error {
+	if host, _, more := strings.Cut(digest, "/"); image == "" || more && isHost(host) {
+		if _, _, err := cutUser(image + "@"); err != nil {
+			return err
+		}
+		return wrong(fmt.Sprintf("write docker://%s@%s", image, digest), "a user needs docker:// before it")
+	}
+	return wrong("write "+image+"@sha256:... for a digest, IMAGE:TAG for a tag, docker://USER@IMAGE for a user", "%.200q behind the @ is not a digest", digest)
 }
 
 // cutDigest takes "@DIGEST" off the end. What stands behind an '@' and does not
@@ -257,9 +281,9 @@ func cutUser(s string) (user, rest string, err error) {
 }
 
 // isHost says whether the first part of a name is a host and not a part of the
-// repository, as Docker decides it.
+// repository, as Docker decides it: repositories have no upper-case letters.
 func isHost(s string) bool {
-	return strings.ContainsAny(s, ".:") || strings.EqualFold(s, "localhost")
+	return strings.ContainsAny(s, ".:") || s == "localhost" || s != strings.ToLower(s)
 }
 
 func canonicalHost(s string) (string, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -35,8 +36,12 @@ type session struct {
 	name string // of the repository
 	user string
 
-	mu            sync.Mutex
-	looked        bool // for the credential
+	// busy holds a token while someone looks for the credential or fetches a token. It
+	// is a channel, since those who wait for that may have less time than it takes.
+	busy chan struct{}
+
+	mu            sync.Mutex // never held while anything is waited for
+	looked        bool       // for the credential
 	credential    credential.Credential
 	authorization string // header to send; "" for none
 	generation    int    // counts what authorization has been
@@ -56,7 +61,7 @@ func (c *Client) session(e *endpoint, name, user string) *session {
 	key := sessionKey{e, name, user}
 	s := c.sessions[key]
 	if s == nil {
-		s = &session{c: c, e: e, name: name, user: user}
+		s = &session{c: c, e: e, name: name, user: user, busy: make(chan struct{}, 1)}
 		c.sessions[key] = s
 	}
 	return s
@@ -83,7 +88,7 @@ func (s *session) send(ctx context.Context, q request) (*http.Response, error) {
 			return resp, nil
 		}
 		challenges := parseChallenges(resp.Header.Values("WWW-Authenticate"))
-		failure := newStatusError(resp) // closes the body
+		failure := s.c.newStatusError(resp) // closes the body
 		if err := s.renew(ctx, challenges, generation, failure); err != nil {
 			return nil, err
 		}
@@ -92,19 +97,50 @@ func (s *session) send(ctx context.Context, q request) (*http.Response, error) {
 
 // current returns what to send now. A token at the end of its life is renewed first.
 func (s *session) current(ctx context.Context) (authorization string, generation int, err error) {
+	authorization, generation, old := s.state()
+	if old == nil {
+		return authorization, generation, nil
+	}
+	if err := s.enter(ctx); err != nil {
+		return "", 0, err
+	}
+	defer s.leave()
+	if _, _, old = s.state(); old != nil { // no one else did
+		err = s.fetch(ctx, *old)
+	}
+	authorization, generation, _ = s.state()
+	return authorization, generation, err
+}
+
+// state returns what is sent now, and the challenge to answer anew if that is too old.
+func (s *session) state() (authorization string, generation int, old *challenge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.bearer != nil && !s.expires.IsZero() && !s.c.now().Before(s.expires) {
-		err = s.fetch(ctx, *s.bearer)
+		old = s.bearer
 	}
-	return s.authorization, s.generation, err
+	return s.authorization, s.generation, old
 }
 
+// enter waits until no one else renews, but no longer than ctx.
+func (s *session) enter(ctx context.Context) error {
+	select {
+	case s.busy <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for token of %s: %w", s.e.name, context.Cause(ctx))
+	}
+}
+
+func (s *session) leave() { <-s.busy }
+
 // renew answers the challenges that a request of the given generation met.
-func (s *session) renew(ctx context.Context, challenges []challenge, generation int, failure error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.generation != generation {
+func (s *session) renew(ctx context.Context, challenges []challenge, generation int, failure *statusError) error {
+	if err := s.enter(ctx); err != nil {
+		return err
+	}
+	defer s.leave()
+	if _, now, _ := s.state(); now != generation {
 		return nil // someone else did
 	}
 	if err := s.look(ctx); err != nil {
@@ -121,11 +157,13 @@ func (s *session) renew(ctx context.Context, challenges []challenge, generation 
 		s.set("Basic "+basic(cred), time.Time{}, nil)
 		return nil
 	}
-	return &deniedError{session: s.whose(), err: failure}
+	return s.denied(failure)
 }
 
-// set changes what is sent.
+// set changes what is sent. Those who call it hold busy.
 func (s *session) set(authorization string, expires time.Time, bearer *challenge) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.authorization, s.expires, s.bearer = authorization, expires, bearer
 	s.generation++
 }
@@ -142,8 +180,10 @@ func (s *session) look(ctx context.Context) error {
 	}
 	found, err := s.c.o.Credentials.Find(ctx, s.e.name, s.name, s.user)
 	if err != nil {
-		return &deniedError{session: s.whose(), err: err}
+		return s.denied(err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.looked, s.credential = true, found
 	return nil
 }
@@ -159,7 +199,7 @@ func (s *session) fetch(ctx context.Context, ch challenge) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, documentTime, errStalled)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.c.document, errStalled)
 	defer cancel()
 	resp, err := s.c.exchange(ctx, s.e, s.question(realm, ch))
 	if err != nil {
@@ -173,11 +213,11 @@ func (s *session) fetch(ctx context.Context, ch challenge) error {
 		}
 	}
 	if resp.StatusCode != http.StatusOK {
-		failure := newStatusError(resp)
+		failure := s.c.newStatusError(resp)
 		err := fmt.Errorf("get token of %s: %w", s.e.name, failure)
 		switch failure.status {
 		case http.StatusUnauthorized, http.StatusForbidden, http.StatusBadRequest:
-			return &deniedError{session: s.whose(), err: err}
+			return s.denied(err)
 		}
 		return err
 	}
@@ -290,12 +330,13 @@ type whose struct {
 	looked           string // where one was looked for, if it is known
 }
 
-// whose is called with mu held.
 func (s *session) whose() whose {
 	w := whose{host: s.e.name, repository: s.name}
 	if s.c.o.Credentials != nil {
 		w.looked = strings.Join(s.c.o.Credentials.Looked(), ", ")
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if !s.credential.IsZero() {
 		w.tried = s.credential.String()
 	}
@@ -304,7 +345,7 @@ func (s *session) whose() whose {
 
 // denied returns err as a refusal of what the session sends.
 func (s *session) denied(err error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return &deniedError{session: s.whose(), err: err}
+	var status *statusError
+	bare := errors.As(err, &status) && status.bare
+	return &deniedError{session: s.whose(), bare: bare, err: err}
 }

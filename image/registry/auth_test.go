@@ -15,6 +15,7 @@ import (
 
 	"github.com/gangway-hpc/gangway/image/credential"
 	"github.com/gangway-hpc/gangway/image/oci"
+	"github.com/gangway-hpc/gangway/internal/fault"
 )
 
 // guarded is a registry that demands tokens, with its token server.
@@ -313,6 +314,13 @@ func TestRealm(t *testing.T) {
 		{"registry.example", false, "https://169.254.169.254/token", false},
 		{"127.0.0.1:5000", false, "http://localhost:5001/token", true},
 		{"127.0.0.1:5000", false, "http://other.example/token", false},
+		{"registry.example", false, "https://2852039166/token", false},
+		{"registry.example", false, "https://0x7f.1/token", false},
+		{"registry.example", false, "https://169.254.169.254./token", false},
+		{"registry.example", false, "https://[64:ff9b::a9fe:a9fe]/token", false},
+		{"registry.example", false, "https://100.100.100.200/token", false},
+		{"registry.example", false, "https://1.auth0x.example/token", true},
+		{"registry.example", false, "https://192.0.2.1/token", true},
 		{"registry.example", false, "", false},
 		{"registry.example", false, "/token", false},
 		{"registry.example", false, "file:///etc/passwd", false},
@@ -354,6 +362,115 @@ func TestHubNames(t *testing.T) {
 		if e.name != "docker.io" || e.base.String() != "https://registry-1.docker.io" || e.settings.CAFile != "x" {
 			t.Errorf("%s: %+v", name, e)
 		}
+	}
+}
+
+// TestHostKeys: settings are found however their host is written.
+func TestHostKeys(t *testing.T) {
+	for key, host := range map[string]string{
+		"index.docker.io": "docker.io", "registry-1.docker.io": "docker.io", "Docker.IO": "index.docker.io",
+		"Reg.Example": "reg.example", "reg.example": "Reg.Example", "REG.example:5000": "reg.example:5000",
+	} {
+		hosts := map[string]Host{key: {CAFile: "x", Mirrors: []string{"mirror.example"}}}
+		c, _, _ := quick(t, Options{Hosts: hosts})
+		if e := c.endpoint("", host); e.settings.CAFile != "x" {
+			t.Errorf("%s: no settings for %s", key, host)
+		}
+		if r := c.Repository(host, "app", "", "1"); len(r.sites) != 2 || r.invalid != nil {
+			t.Errorf("%s: %d sites for %s, %v", key, len(r.sites), host, r.invalid)
+		}
+		if _, ok := hosts[key]; !ok || len(hosts) != 1 {
+			t.Errorf("the caller's map is now %v", hosts)
+		}
+	}
+	c, _, _ := quick(t, Options{Hosts: map[string]Host{
+		"index.docker.io": {CAFile: "index"}, "docker.io": {CAFile: "right"}, "registry-1.docker.io": {CAFile: "api"},
+		"A.example": {CAFile: "first"}, "a.Example": {CAFile: "second"}, "reg.example:443": {CAFile: "port"},
+	}})
+	for host, want := range map[string]string{"docker.io": "right", "a.example": "first", "reg.example": "", "reg.example:443": "port"} {
+		if got := c.endpoint("", host).settings.CAFile; got != want {
+			t.Errorf("%s: %q, want %q", host, got, want)
+		}
+	}
+}
+
+// TestDeniedAway: a credential that was not sent was not refused.
+func TestDeniedAway(t *testing.T) {
+	var home string
+	away := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, home+"/back", http.StatusFound)
+	}))
+	defer away.Close()
+	f := serve(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if _, _, ok := r.BasicAuth(); ok {
+			http.Redirect(w, r, away.URL+"/x", http.StatusFound)
+			return true
+		}
+		w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	})
+	home = f.URL
+	c, _, _ := quick(t, Options{Credentials: ann()})
+	_, err := read(t, c.Repository(f.host, "app", "", "1"), oci.Descriptor{Digest: oci.DigestOf(nil), Size: 5})
+	wantFault(t, err, "401", "refused a request without a credential", "ann", "redirect")
+	if text := fault.Text("gangway", err, false); strings.Contains(text, "refused the credential") {
+		t.Errorf("text:\n%s", text)
+	}
+}
+
+// TestTokenWait: one who waits for another's token waits no longer than it may, and
+// what is known can be read meanwhile.
+func TestTokenWait(t *testing.T) {
+	g := guard1(t, false, nil)
+	asked, done := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	g.tokens.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		once.Do(func() { close(asked) })
+		<-done
+		g.token(w, r)
+	})
+	want, _, _ := g.push("app", "1", []byte("layer"))
+	c, _, _ := quick(t, Options{})
+	r := c.Repository(g.host, "app", "", "1")
+	first := make(chan error, 1)
+	go func() {
+		d, err := r.Resolve(context.Background())
+		if err == nil && d.Digest != want.Digest {
+			err = fmt.Errorf("got %+v", d)
+		}
+		first <- err
+	}()
+	<-asked
+	stop := errors.New("enough")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, stop)
+	defer cancel()
+	second := make(chan error, 1)
+	go func() {
+		_, err := r.Resolve(ctx)
+		second <- err
+	}()
+	select {
+	case err := <-second:
+		if !errors.Is(err, stop) {
+			t.Errorf("the second got %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the second waits for the first one's token")
+	}
+	refused := make(chan error, 1)
+	go func() { refused <- r.sites[0].session.denied(errors.New("x")) }()
+	select {
+	case <-refused:
+	case <-time.After(10 * time.Second):
+		t.Error("an error waits for a token")
+	}
+	close(done)
+	if err := <-first; err != nil {
+		t.Errorf("the first got %v", err)
+	}
+	if n := len(g.asks()); n != 1 {
+		t.Errorf("%d tokens were asked for", n)
 	}
 }
 

@@ -85,6 +85,7 @@ func TestBlobCut(t *testing.T) {
 			defer f.Close()
 			c, _, _ := quick(t, Options{})
 			defer c.Close()
+			c.least = 1
 			set(c)
 			mustRead(t, c.Repository(f.host, "app", "", "1"), descriptor(blob), blob)
 		})
@@ -291,7 +292,7 @@ func TestSlowReader(t *testing.T) {
 		return true
 	})
 	c, p, _ := quick(t, Options{})
-	c.stall = 30 * time.Millisecond
+	c.stall = 100 * time.Millisecond
 	body, err := c.Repository(f.host, "app", "", "1").Blob(t.Context(), descriptor(blob))
 	if err != nil {
 		t.Fatal(err)
@@ -300,7 +301,7 @@ func TestSlowReader(t *testing.T) {
 	if _, err := io.ReadFull(body, make([]byte, 1000)); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(100 * time.Millisecond)
+	<-time.After(250 * time.Millisecond)
 	if rest, err := io.ReadAll(body); err != nil || len(rest) != len(blob)-1000 || len(p.taken()) != 0 {
 		t.Errorf("%d bytes, %v, pauses %v", len(rest), err, p.taken())
 	}

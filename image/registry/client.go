@@ -58,7 +58,7 @@ type Host struct {
 // Options say how a Client works. The zero value asks anonymously.
 type Options struct {
 	Credentials Credentials
-	Hosts       map[string]Host // by "host[:port]" as references write it
+	Hosts       map[string]Host // by "host[:port]"; upper case and Docker Hub's other names are known
 	UserAgent   string
 	Log         *slog.Logger // nil: no log
 
@@ -80,7 +80,10 @@ type Client struct {
 	now       func() time.Time
 	sleep     func(context.Context, time.Duration) error
 	jitter    func() float64 // in [0, 1)
-	stall     time.Duration  // without a byte, until a connection is cut
+	stall     time.Duration  // with less than least bytes, until a connection is cut
+	least     int64          // bytes that are progress
+	document  time.Duration  // for a whole manifest or token
+	errorBody time.Duration  // for what an error's body says
 	chunk     int64          // bytes of a range of a big blob
 	parallel  int64          // bytes from which a blob is big
 	everyHost bool           // parallel ranges from loopback too, where they are slower
@@ -96,8 +99,10 @@ const (
 	defaultConnections = 8
 	defaultRetries     = 6
 	mirrorRetries      = 2                // a mirror has someone behind it
-	stallTime          = 60 * time.Second // without a byte
-	documentTime       = 2 * time.Minute  // for a whole manifest or token
+	stallTime          = 60 * time.Second // with less than leastBytes
+	leastBytes         = 64 << 10
+	documentTime       = 2 * time.Minute // for a whole manifest or token
+	errorBodyTime      = 15 * time.Second
 )
 
 // New returns a Client. It does no input or output.
@@ -111,10 +116,11 @@ func New(o Options) *Client {
 	if o.UserAgent == "" {
 		o.UserAgent = "gangway"
 	}
+	o.Hosts = canonicalHosts(o.Hosts)
 	c := &Client{
 		o: o, log: o.Log, slots: make(chan struct{}, o.Connections),
 		proxy: http.ProxyFromEnvironment, now: time.Now, sleep: sleep, jitter: rand.Float64,
-		stall: stallTime, chunk: chunkSize, parallel: parallelSize,
+		stall: stallTime, least: leastBytes, document: documentTime, errorBody: errorBodyTime, chunk: chunkSize, parallel: parallelSize,
 		transports: map[trust]*http.Transport{}, endpoints: map[endpointKey]*endpoint{}, sessions: map[sessionKey]*session{},
 	}
 	if c.log == nil {

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -66,9 +67,33 @@ type endpoint struct {
 // endpointKey tells endpoints apart: a mirror may name a scheme.
 type endpointKey struct{ scheme, name string }
 
+// canonical is the one spelling of a host by which settings are found. A port stays as
+// it is written.
+func canonical(host string) string {
+	host = strings.ToLower(host)
+	if host == "index."+hub || host == hubAPI {
+		return hub
+	}
+	return host
+}
+
+// canonicalHosts returns hosts by their canonical names. Where several keys are one
+// host, that in canonical spelling counts, else the first by the alphabet.
+func canonicalHosts(hosts map[string]Host) map[string]Host {
+	found := make(map[string]Host, len(hosts))
+	for _, name := range slices.Sorted(maps.Keys(hosts)) {
+		key := canonical(name)
+		if _, twice := found[key]; !twice || key == name {
+			found[key] = hosts[name]
+		}
+	}
+	return found
+}
+
 // endpoint returns the endpoint of a host. An empty scheme leaves it to the settings.
 func (c *Client) endpoint(scheme, host string) *endpoint {
-	if slices.Contains([]string{hub, "index." + hub, hubAPI}, host) {
+	settings := canonical(host)
+	if settings == hub {
 		host = hub
 	}
 	key := endpointKey{scheme, host}
@@ -77,7 +102,7 @@ func (c *Client) endpoint(scheme, host string) *endpoint {
 	if e := c.endpoints[key]; e != nil {
 		return e
 	}
-	e := &endpoint{name: host, settings: c.o.Hosts[host], base: &url.URL{Scheme: scheme, Host: host}}
+	e := &endpoint{name: host, settings: c.o.Hosts[settings], base: &url.URL{Scheme: scheme, Host: host}}
 	e.loopback = isLoopback(e.base.Hostname())
 	if host == hub {
 		e.base.Host = hubAPI

@@ -43,6 +43,7 @@ type statusError struct {
 	text   string   // of the registry, fit for a terminal
 	wait   string   // Retry-After
 	away   bool     // not from the registry, but from where it redirected to
+	bare   bool     // the last request carried no credential
 }
 
 func (e *statusError) Error() string {
@@ -64,10 +65,14 @@ func (e *statusError) temporary() bool {
 	return e.status >= 500
 }
 
-// newStatusError reads the error from an answer, and closes it.
-func newStatusError(resp *http.Response) *statusError {
+// newStatusError reads the error from an answer, and closes it. A body that takes its
+// time is not waited for.
+func (c *Client) newStatusError(resp *http.Response) *statusError {
 	e := &statusError{host: clean(resp.Request.URL.Host, 200), status: resp.StatusCode, wait: resp.Header.Get("Retry-After")}
+	e.bare = resp.Request.Header.Get("Authorization") == "" && resp.Request.Method != http.MethodPost
+	slow := time.AfterFunc(c.errorBody, func() { _ = resp.Body.Close() })
 	raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // what came of it is enough
+	slow.Stop()
 	_ = resp.Body.Close()
 	e.codes, e.text = parseErrors(raw)
 	return e
@@ -116,6 +121,7 @@ func clean(s string, limit int) string {
 // deniedError is a refusal and what was tried.
 type deniedError struct {
 	session whose
+	bare    bool // what was refused carried no credential
 	err     error
 }
 
@@ -141,6 +147,29 @@ func unreached(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
+// proxyError is that there is no connection to the proxy, which is not to be taken for
+// one to the registry.
+type proxyError struct {
+	host string
+	err  error
+}
+
+func (e *proxyError) Error() string { return "proxy " + e.host + ": " + e.err.Error() }
+func (e *proxyError) Unwrap() error { return e.err }
+
+// ofProxy marks the errors of a connection to a proxy.
+func (c *Client) ofProxy(req *http.Request, err error) error {
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Op != "proxyconnect" {
+		return err
+	}
+	proxy, _ := c.proxy(req) // it gave one before
+	if proxy == nil {
+		return err
+	}
+	return &proxyError{clean(proxy.Host, 200), err} // the URL may hold a password
+}
+
 // explainConnection puts a remedy to errors of a connection to u that waiting does
 // not heal. u was named by the endpoint, or is it.
 func explainConnection(e *endpoint, u *url.URL, err error) error {
@@ -151,6 +180,7 @@ func explainConnection(e *endpoint, u *url.URL, err error) error {
 	}
 	var known *fault.Error
 	var refused *refusedError
+	var proxy *proxyError
 	var header tls.RecordHeaderError
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError
@@ -165,6 +195,8 @@ func explainConnection(e *endpoint, u *url.URL, err error) error {
 		return err
 	case errors.As(err, &refused):
 		return refuse(e, host, refused.why)
+	case errors.As(err, &proxy):
+		return what // whatever it is, it is not the registry's
 	case errors.As(err, &header) && string(header.RecordHeader[:]) == "HTTP/":
 		return &fault.Error{What: what, Cause: host + " speaks plain HTTP, not HTTPS", Hint: "if that is meant: " + setting + "plain_http = true"}
 	case errors.As(err, &unknown):
@@ -188,16 +220,19 @@ func (r *Repository) explain(what string, s *site, tries int, err error) error {
 	var known *fault.Error
 	var denied *deniedError
 	var status *statusError
+	var proxy *proxyError
 	var dns *net.DNSError
 	switch {
 	case errors.As(err, &known):
 		return err
+	case errors.As(err, &proxy):
+		return &fault.Error{What: err, Cause: "no connection to the proxy " + proxy.host, Hint: "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY, and the network"}
 	case errors.As(err, &denied):
 		return explainDenied(denied, err)
 	case errors.As(err, &status):
 		return r.explainStatus(s, status, err)
 	case errors.Is(err, errStalled):
-		return &fault.Error{What: err, Cause: fmt.Sprintf("%s is silent for %v", s.base.Host, r.c.stall), Hint: "try again, or set a mirror nearby"}
+		return &fault.Error{What: err, Cause: fmt.Sprintf("%s is silent, or nearly: less than %d KiB in %v", s.base.Host, leastBytes>>10, r.c.stall), Hint: "try again, or set a mirror nearby"}
 	case errors.As(err, &dns):
 		return &fault.Error{What: err, Cause: "the name service of this machine does not resolve the name", Hint: "check the registry's name, and the network"}
 	case unreached(err):
@@ -212,7 +247,7 @@ func (r *Repository) explainStatus(s *site, status *statusError, err error) erro
 	has := func(code string) bool { return strings.Contains(strings.Join(status.codes, " "), code) }
 	switch {
 	case status.away:
-		return &fault.Error{What: err, Cause: status.host + " is where " + s.base.Host + " keeps its blobs", Hint: "try again; if it stays, ask who runs " + s.name}
+		return &fault.Error{What: err, Cause: status.host + " is where " + s.base.Host + " keeps its blobs", Hint: "try again; if it stays, ask who runs " + s.endpoint.name}
 	case status.status == http.StatusUnauthorized, status.status == http.StatusForbidden:
 		denied := s.session.denied(err)
 		var d *deniedError
@@ -251,10 +286,14 @@ func explainDenied(d *deniedError, err error) error {
 	w := d.session
 	f := &fault.Error{What: err}
 	login := fmt.Sprintf("docker login %s, or a line in Enroot's .credentials: machine %s login USER password PASSWORD", w.host, w.host)
-	if w.tried != "" {
+	switch {
+	case w.tried != "" && d.bare:
+		f.Cause = fmt.Sprintf("%s refused a request without a credential: that of %s answers to Basic and Bearer only, and is not sent after a redirect to another host", w.host, w.tried)
+		f.Hint = "ask who runs " + w.host
+	case w.tried != "":
 		f.Cause = fmt.Sprintf("%s refused the credential of %s", w.host, w.tried)
 		f.Hint = "if it may read " + w.repository + ", renew it: " + login
-	} else {
+	default:
 		f.Cause = "no credential for " + w.host + " was found"
 		if w.looked != "" {
 			f.Cause += "; looked in " + w.looked

@@ -23,7 +23,9 @@ const accepted = "application/vnd.oci.image.index.v1+json, application/vnd.oci.i
 	"application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json"
 
 // Resolve returns the descriptor of what the reference names. A tag costs one HEAD
-// request. A digest costs none: its descriptor has neither media type nor size.
+// request; the size that it tells is not handed on, since servers get it wrong (that of
+// a compressed answer, 0) and the digest says enough. A digest costs none: its
+// descriptor has neither media type nor size.
 func (r *Repository) Resolve(ctx context.Context) (oci.Descriptor, error) {
 	if r.invalid != nil {
 		return oci.Descriptor{}, r.invalid
@@ -52,11 +54,10 @@ func (r *Repository) head(ctx context.Context, s *site) (oci.Descriptor, error) 
 	}
 	_ = resp.Body.Close() // it is empty
 	digest, err := oci.ParseDigest(resp.Header.Get("Docker-Content-Digest"))
-	if err != nil || resp.ContentLength <= 0 {
+	if err != nil {
 		return r.get(ctx, s)
 	}
-	d := oci.Descriptor{MediaType: mediaType(resp), Digest: digest, Size: resp.ContentLength}
-	return d, r.checkSize(d.Size)
+	return oci.Descriptor{MediaType: mediaType(resp), Digest: digest}, nil
 }
 
 // get resolves the tag at a site by reading what it names, and keeps that.
@@ -121,7 +122,7 @@ func verify(s *site, d oci.Descriptor, raw []byte) error {
 
 // read gets a whole manifest from a site.
 func (r *Repository) read(ctx context.Context, s *site, reference string) (raw []byte, kind string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, documentTime, errStalled)
+	ctx, cancel := context.WithTimeoutCause(ctx, r.c.document, errStalled)
 	defer cancel()
 	resp, err := r.ask(ctx, s, http.MethodGet, reference)
 	if err != nil {
@@ -160,7 +161,7 @@ func (r *Repository) ask(ctx context.Context, s *site, method, reference string)
 
 // statusError reads the error from an answer to a question to the site.
 func (s *site) statusError(resp *http.Response) *statusError {
-	e := newStatusError(resp)
+	e := s.session.c.newStatusError(resp)
 	e.away = !sameOrigin(resp.Request.URL, s.base)
 	return e
 }

@@ -19,7 +19,7 @@ func TestResolveByTag(t *testing.T) {
 	r := c.Repository(f.host, "team/app", "", "1")
 	defer r.Close()
 	d, err := r.Resolve(t.Context())
-	if err != nil || d.Digest != want.Digest || d.Size != want.Size || d.MediaType != want.MediaType {
+	if err != nil || d.Digest != want.Digest || d.Size != 0 || d.MediaType != want.MediaType {
 		t.Fatalf("got %+v, %v; want %+v", d, err, want)
 	}
 	if got := f.asked(); !slices.Equal(got, []string{"HEAD /v2/team/app/manifests/1"}) {
@@ -97,6 +97,34 @@ func TestResolveFallback(t *testing.T) {
 				t.Errorf("requests: %q", got)
 			}
 		})
+	}
+}
+
+// TestResolveSizeWrong: what HEAD says of the size is nothing to fail for.
+func TestResolveSizeWrong(t *testing.T) {
+	for _, size := range []string{"0", "1", "5000000", ""} {
+		var want oci.Descriptor
+		var raw []byte
+		f := serve(t, func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodHead {
+				return false
+			}
+			w.Header().Set("Docker-Content-Digest", string(want.Digest))
+			if size != "" {
+				w.Header().Set("Content-Length", size)
+			}
+			return true
+		})
+		want, _, raw = f.push("app", "1", []byte("layer"))
+		c, _, _ := quick(t, Options{})
+		r := c.Repository(f.host, "app", "", "1")
+		d, err := r.Resolve(t.Context())
+		if err != nil || d.Digest != want.Digest {
+			t.Fatalf("size %q: %+v, %v", size, d, err)
+		}
+		if got, err := r.Manifest(t.Context(), d); err != nil || string(got) != string(raw) {
+			t.Errorf("size %q: %q, %v", size, got, err)
+		}
 	}
 }
 

@@ -26,14 +26,15 @@ type request struct {
 // goes to the origin of q's URL and nowhere else. The answer may have any status; its
 // URL is in the answer's Request. The caller closes the body.
 func (c *Client) exchange(ctx context.Context, e *endpoint, q request) (*http.Response, error) {
-	w := newWatch(ctx, c.stall)
+	w := newWatch(ctx, c.stall, c.least)
 	header := q.header.Clone()
 	header.Set("User-Agent", c.o.UserAgent)
 	u := q.url
 	for hops := 0; ; hops++ {
 		w.begin()
 		resp, err := c.hop(w.ctx, e, request{q.method, u, header, q.body})
-		w.pause()
+		w.pause(0)
+		w.fresh() // a header is progress, and has a limit of its own
 		if err != nil {
 			err = w.cause(err)
 			w.end()
@@ -49,7 +50,8 @@ func (c *Client) exchange(ctx context.Context, e *endpoint, q request) (*http.Re
 		// The answer is its header. A short body is read, for the connection's sake.
 		w.begin()
 		_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
-		w.pause()
+		w.pause(0)
+		w.fresh()
 		_ = resp.Body.Close()
 		next, err := redirected(e, u, location, hops)
 		if err != nil {
@@ -76,7 +78,7 @@ func (c *Client) hop(ctx context.Context, e *endpoint, q request) (*http.Respons
 	req.Header = q.header
 	t := trust{caFile: e.settings.CAFile, skipVerify: e.settings.SkipVerify}
 	if !sameOrigin(q.url, e.base) {
-		other := c.o.Hosts[q.url.Host]
+		other := c.o.Hosts[canonical(q.url.Host)]
 		t.skipVerify = other.SkipVerify
 		if other.CAFile != "" {
 			t.caFile = other.CAFile
@@ -91,7 +93,11 @@ func (c *Client) hop(ctx context.Context, e *endpoint, q request) (*http.Respons
 	}
 	// Not by http.Client: that puts whole URLs into errors, and those of redirects
 	// are as good as credentials.
-	return rt.RoundTrip(req)
+	resp, err := rt.RoundTrip(req)
+	if err != nil {
+		return nil, c.ofProxy(req, err)
+	}
+	return resp, nil
 }
 
 // guard is for hosts that the endpoint names.
@@ -135,15 +141,36 @@ func redirected(e *endpoint, u *url.URL, location string, hops int) (*url.URL, e
 // named refuses a URL that the endpoint named, by its host alone: where a proxy
 // resolves names there is no other place to look.
 func (e *endpoint) named(u *url.URL) error {
-	if isLoopback(u.Hostname()) && !e.loopback {
-		return refuse(e, u.Host, "it is this machine, and the registry is elsewhere")
+	host := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+	where := clean(u.Host, 200)
+	if isLoopback(host) && !e.loopback {
+		return refuse(e, where, "it is this machine, and the registry is elsewhere")
 	}
-	if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
+	ip, err := netip.ParseAddr(host)
+	switch {
+	case err == nil:
 		if why := e.guard().refuses(ip); why != "" {
-			return refuse(e, u.Host, why)
+			return refuse(e, where, why)
 		}
+	case numeric(host):
+		return refuse(e, where, "an address in a spelling that hides it")
+	case strings.ContainsFunc(host, func(c rune) bool { return c <= ' ' || c >= 0x7f }):
+		// Such are mapped before they are looked up, so that what we see is not what
+		// is asked for; names of other scripts come as xn--.
+		return refuse(e, where, "it is not a name of DNS")
 	}
 	return nil
+}
+
+// numeric says whether resolvers may take a host that is no address as they are
+// written today for one: 2852039166, 0x7f.1 and 0177.0.0.1 are addresses to
+// inet_aton. No top-level domain is a number.
+func numeric(host string) bool {
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	if hex, ok := strings.CutPrefix(last, "0x"); ok {
+		return strings.Trim(hex, "0123456789abcdef") == ""
+	}
+	return last != "" && strings.Trim(last, "0123456789") == ""
 }
 
 func refuse(e *endpoint, where, why string) error {
@@ -174,7 +201,7 @@ type body struct {
 func (b *body) Read(p []byte) (int, error) {
 	b.w.begin()
 	n, err := b.ReadCloser.Read(p)
-	b.w.pause()
+	b.w.pause(n)
 	if err != nil && err != io.EOF {
 		err = b.w.cause(err)
 	}

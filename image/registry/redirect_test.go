@@ -12,11 +12,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/gangway-hpc/gangway/image/oci"
+	"github.com/gangway-hpc/gangway/internal/fault"
 )
 
 // TestRedirect: blobs may lie elsewhere, where no credential goes, and the registry
@@ -81,7 +83,7 @@ func TestRedirectedDenied(t *testing.T) {
 	k := ann()
 	c, _, logged := quick(t, Options{Credentials: k})
 	_, err := read(t, c.Repository(f.host, "app", "", "1"), oci.Descriptor{Digest: oci.DigestOf(nil), Size: 5})
-	wantFault(t, err, "401", strings.TrimPrefix(store.URL, "http://"), f.host)
+	wantFault(t, err, "401", strings.TrimPrefix(store.URL, "http://"), "ask who runs "+f.host)
 	if len(k.asked) != 0 || asked != 1 {
 		t.Errorf("credentials were asked for %q, the store %d times", k.asked, asked)
 	}
@@ -109,6 +111,23 @@ func TestRedirectRefused(t *testing.T) {
 		{"http://localhost:1/x", false, "it is this machine"},
 		{"http://[::1]:1/x", false, "it is this machine"},
 		{"http://%zz/", true, "cannot be read"},
+		{"http://169.254.169.254./x", true, "a link-local address"},
+		{"http://2852039166/x", true, "2852039166 is refused: an address in a spelling"},
+		{"http://0xa9fea9fe/x", true, "an address in a spelling"},
+		{"http://0XA9.0xfe.43518/x", true, "an address in a spelling"},
+		{"http://0251.0376.0251.0376/x", true, "an address in a spelling"},
+		{"http://0x7f.1./x", true, "an address in a spelling"},
+		{"http://127.1/x", false, "an address in a spelling"},
+		{"http://0x/x", false, "an address in a spelling"},
+		{"http://169.254.169.\uff12\uff15\uff14/x", true, "not a name of DNS"},
+		{"http://169\u3002254\u3002169\u3002254/x", true, "not a name of DNS"},
+		{"http://LocalHost./x", false, "it is this machine"},
+		{"http://[fd00:ec2::254]/x", true, "a cloud keeps its metadata"},
+		{"http://100.100.100.200/x", true, "a cloud keeps its metadata"},
+		{"http://192.0.0.192/x", true, "a cloud keeps its metadata"},
+		{"http://[64:ff9b::169.254.169.254]/x", true, "a link-local address"},
+		{"http://[64:ff9b::7f00:1]/x", false, "loopback"},
+		{"http://[64:ff9b::100.100.100.200]/x", true, "a cloud keeps its metadata"},
 		{"?again", true, "the 11th in a row"},
 	} {
 		f := serve(t, func(w http.ResponseWriter, r *http.Request) bool {
@@ -177,6 +196,16 @@ func TestGuard(t *testing.T) {
 		{"[ff02::1]:80", guardNetwork, false},
 		{"127.0.0.1:443", unguarded, true},
 		{"nonsense", guardNetwork, false},
+		{"[fd00:ec2::254]:80", guardLocal, false},
+		{"100.100.100.200:80", guardLocal, false},
+		{"192.0.0.192:80", guardLocal, false},
+		{"[::ffff:100.100.100.200]:80", guardLocal, false},
+		{"[64:ff9b::169.254.169.254]:80", guardLocal, false},
+		{"[64:ff9b::127.0.0.1]:80", guardNetwork, false},
+		{"[64:ff9b::0.0.0.0]:80", guardNetwork, false},
+		{"[64:ff9b::192.0.2.1]:80", guardNetwork, true},
+		{"[fd00:ec2::255]:80", guardNetwork, true},
+		{"100.100.100.200:80", unguarded, true},
 	} {
 		if err := test.guard.check(test.address); (err == nil) != test.ok {
 			t.Errorf("%s under %d: %v", test.address, test.guard, err)
@@ -192,13 +221,15 @@ func TestGuard(t *testing.T) {
 func TestProxy(t *testing.T) {
 	var mu sync.Mutex
 	var asked []string
+	location := "http://store.example/b"
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		asked = append(asked, r.URL.Host)
 		switch r.URL.Host {
 		case "registry.example":
-			http.Redirect(w, r, "http://store.example/b", http.StatusFound)
+			w.Header().Set("Location", location)
+			w.WriteHeader(http.StatusFound)
 		default:
 			fmt.Fprint(w, "layer")
 		}
@@ -208,8 +239,40 @@ func TestProxy(t *testing.T) {
 	c, _, _ := quick(t, Options{Hosts: map[string]Host{"registry.example": {PlainHTTP: true}}})
 	c.proxy = http.ProxyURL(at)
 	mustRead(t, c.Repository("registry.example", "app", "", "1"), oci.Descriptor{Digest: oci.DigestOf(nil), Size: 5}, []byte("layer"))
-	if len(asked) != 2 {
+	if want := []string{"registry.example", "store.example"}; !slices.Equal(asked, want) {
 		t.Errorf("asked %q", asked)
+	}
+	for _, to := range []string{"169.254.169.254", "2852039166", "127.0.0.1:1", "localhost", "[fd00:ec2::254]"} {
+		asked, location = nil, "http://"+to+"/b"
+		_, err := read(t, c.Repository("registry.example", "app", "", "1"), oci.Descriptor{Digest: oci.DigestOf(nil), Size: 5})
+		wantFault(t, err, to+" is refused")
+		if want := []string{"registry.example"}; !slices.Equal(asked, want) {
+			t.Errorf("asked %q", asked)
+		}
+	}
+}
+
+// TestProxyGone: a proxy that does not answer is not taken for the registry, and its
+// password is told no one.
+func TestProxyGone(t *testing.T) {
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	at := strings.TrimPrefix(gone.URL, "http://")
+	for proxy, host := range map[string]string{"http://bob:s3cret@" + at: at, "http://bob:s3cret@no-such-proxy.invalid:3128": "no-such-proxy.invalid:3128"} {
+		for _, plain := range []bool{true, false} {
+			u, _ := url.Parse(proxy)
+			c, _, logged := quick(t, Options{Hosts: map[string]Host{"registry.example": {PlainHTTP: plain}}})
+			c.proxy = http.ProxyURL(u)
+			_, err := c.Repository("registry.example", "app", "", "1").Resolve(t.Context())
+			wantFault(t, err, "no connection to the proxy "+host, "HTTPS_PROXY")
+			text := fault.Text("gangway", err, false)
+			for _, wrong := range []string{"nothing answers", "no machine has the name"} {
+				if strings.Contains(text, wrong) {
+					t.Errorf("text has %q:\n%s", wrong, text)
+				}
+			}
+			noSecret(t, text, logged.String())
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ type pursuit struct {
 	what    string // "get manifest sha256:... of HOST/NAME"
 	at      int    // sites
 	tries   int
+	gained  int64    // bytes since tries was 0
 	mirrors []string // what became of them
 }
 
@@ -51,7 +53,13 @@ func (p *pursuit) do(ctx context.Context, f func(*site) error) error {
 	}
 }
 
-func (p *pursuit) progressed() { p.tries = 0 }
+// progressed takes n bytes. Few of them are no progress: a server that gives one byte
+// for each request would keep us for ever.
+func (p *pursuit) progressed(n int) {
+	if p.gained += int64(n); p.gained >= p.r.c.least {
+		p.tries, p.gained = 0, 0
+	}
+}
 
 // failed takes the error of a try. It returns nil when it is time for another one,
 // maybe of another site, or the error that it all ends with.
@@ -64,6 +72,7 @@ func (p *pursuit) failed(ctx context.Context, err error) error {
 	if p.tries < p.limit(err) && retryable(err) {
 		pause := c.pause(p.tries, err)
 		c.log.DebugContext(ctx, "registry request is repeated", "host", s.endpoint.name, "try", p.tries, "pause", pause, "err", err)
+		c.logPause(ctx, s.endpoint.name, pause, err)
 		if err := c.sleep(ctx, pause); err != nil {
 			return fmt.Errorf("%s: %w", p.what, err)
 		}
@@ -76,7 +85,7 @@ func (p *pursuit) failed(ctx context.Context, err error) error {
 		}
 		p.mirrors = append(p.mirrors, fmt.Sprintf("mirror %s: %v", s.endpoint.name, err))
 		p.at++
-		p.tries = 0
+		p.tries, p.gained = 0, 0
 		return nil
 	}
 	if len(p.mirrors) > 0 {
@@ -108,6 +117,21 @@ func (c *Client) pause(tries int, err error) time.Duration {
 		}
 	}
 	return d
+}
+
+// longPause is one that people wonder at.
+const longPause = 5 * time.Second
+
+// logPause tells people why nothing happens.
+func (c *Client) logPause(ctx context.Context, host string, pause time.Duration, err error) {
+	var status *statusError
+	asked := errors.As(err, &status) && retryAfter(status.wait, c.now()) > 0
+	switch {
+	case asked && (status.status == http.StatusTooManyRequests || pause > longPause):
+		c.log.WarnContext(ctx, "registry asks to wait", "host", host, "dur", pause, "err", err)
+	case pause > longPause:
+		c.log.WarnContext(ctx, "registry is asked again after a pause", "host", host, "dur", pause, "err", err)
+	}
 }
 
 // limiter spreads bytes over time, for all who share it.

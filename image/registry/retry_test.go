@@ -81,6 +81,7 @@ func TestNoProgress(t *testing.T) {
 	blob := noise(200_000)
 	f := serve(t, func(w http.ResponseWriter, r *http.Request) bool { return cutAfter(w, r, blob, 10_000) })
 	c, p, _ := quick(t, Options{Retries: 3})
+	c.least = 10_000
 	mustRead(t, c.Repository(f.host, "app", "", "1"), descriptor(blob), blob)
 	if got := p.taken(); len(got) != 19 || slices.Max(got) > time.Second {
 		t.Errorf("pauses %v", got)

@@ -58,7 +58,7 @@ func (s *stream) Read(p []byte) (int, error) {
 		n, err := s.answer.body.Read(s.portion(p))
 		if n > 0 {
 			s.offset += int64(n)
-			s.p.progressed()
+			s.p.progressed(n)
 			s.err = s.b.pay(s.ctx, n)
 			return n, s.err
 		}

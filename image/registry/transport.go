@@ -54,17 +54,38 @@ func (g guard) check(address string) error {
 
 // refuses says why ip may not be connected to; "" if it may.
 func (g guard) refuses(ip netip.Addr) string {
-	ip = ip.Unmap().WithZone("")
+	ip = embedded(ip.Unmap().WithZone(""))
 	switch {
 	case g == unguarded:
 	case ip.IsLinkLocalUnicast():
 		return "a link-local address, where clouds keep their metadata"
+	case isMetadata(ip):
+		return "where a cloud keeps its metadata"
 	case ip.IsUnspecified(), ip.IsMulticast():
 		return "not the address of a server"
 	case ip.IsLoopback() && g != guardLocal:
 		return "the loopback interface of this machine, and the registry is elsewhere"
 	}
 	return ""
+}
+
+// isMetadata knows the addresses of clouds that are not link-local: of AWS, Alibaba
+// and Oracle.
+func isMetadata(ip netip.Addr) bool {
+	switch ip.String() {
+	case "fd00:ec2::254", "100.100.100.200", "192.0.0.192":
+		return true
+	}
+	return false
+}
+
+// embedded returns the IPv4 address that ip leads to through NAT64 (RFC 6052), else ip.
+func embedded(ip netip.Addr) netip.Addr {
+	raw := ip.As16()
+	if ip.Is6() && [12]byte(raw[:12]) == [12]byte{0x00, 0x64, 0xff, 0x9b} {
+		return netip.AddrFrom4([4]byte(raw[12:]))
+	}
+	return ip
 }
 
 // transport returns the transport for t, which keeps its connections.
@@ -127,27 +148,49 @@ func loadCAs(path string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// errStalled says that the other side went silent.
-var errStalled = errors.New("no byte came for too long")
+// errStalled says that the other side went silent, or as good as.
+var errStalled = errors.New("too little came for too long")
 
-// watch cuts a request that makes no progress. It runs only while we wait for the
-// other side: a slow reader of ours is no fault of the registry.
+// watch cuts a request that makes no progress: one for which we waited for limit and
+// got less than least bytes. A byte now and then would else hold us for ever. It runs
+// only while we wait for the other side: a slow reader of ours is no fault of the
+// registry, nor is a limit of bandwidth.
 type watch struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 	limit  time.Duration
+	least  int64
+
+	since  time.Time     // the wait that runs began
+	waited time.Duration // before, for the bytes of got
+	got    int64
 }
 
-func newWatch(ctx context.Context, limit time.Duration) *watch {
-	w := &watch{limit: limit}
+func newWatch(ctx context.Context, limit time.Duration, least int64) *watch {
+	w := &watch{limit: limit, least: least}
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	w.timer = time.AfterFunc(limit, func() { w.cancel(errStalled) })
 	return w
 }
 
-func (w *watch) begin() { w.timer.Reset(w.limit) }
-func (w *watch) pause() { w.timer.Stop() }
+// begin waits for the other side.
+func (w *watch) begin() {
+	w.since = time.Now()
+	w.timer.Reset(w.limit - w.waited)
+}
+
+// pause ends a wait, in which n bytes came.
+func (w *watch) pause(n int) {
+	w.timer.Stop()
+	w.waited += time.Since(w.since)
+	if w.got += int64(n); w.got >= w.least {
+		w.fresh()
+	}
+}
+
+// fresh gives the other side the whole time again.
+func (w *watch) fresh() { w.waited, w.got = 0, 0 }
 
 // end lets go of the request, and with it of the connection if the body was not read
 // to its end.

@@ -9,9 +9,9 @@ import (
 )
 
 // CloseOnExec marks all open files but stdin, stdout and stderr to be closed in
-// programs that this process starts. Go does so with what it opens itself; what was
-// inherited, from a shell or a batch system, would go on to every program. Files in
-// exec.Cmd's ExtraFiles are handed on nevertheless.
+// programs that this process starts or becomes. Go does so with what it opens
+// itself; what was inherited, from a shell or a batch system, would go on to every
+// program. Files in exec.Cmd's ExtraFiles are handed on nevertheless.
 //
 // Nothing can be done about an error, so there is none: where neither the kernel
 // (close_range(2), Linux 5.11) nor /proc helps, the files stay as they are.

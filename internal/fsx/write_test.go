@@ -259,7 +259,10 @@ func TestWriteFileKilled(t *testing.T) {
 
 // TestSweep keeps what is young or locked, and what is none of ours.
 func TestSweep(t *testing.T) {
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "[a-z]*\\") // no pattern but a name
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	old := time.Now().Add(-time.Hour)
 	for _, c := range []struct {
 		name   string
