@@ -128,7 +128,10 @@ func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 	}
 	var c conversion
 	if json.Unmarshal(stdout.b, &c) != nil {
-		return layer.Info{}, fmt.Errorf("convert layer in another process: %w: %.300s", err, stderr.b)
+		return layer.Info{}, &fault.Error{
+			What: fmt.Errorf("convert layer in another process: %w: %.300s", err, stderr.b),
+			Hint: "pull again; if it is killed again, look for want of memory in the kernel's log: dmesg",
+		}
 	}
 	if c.Error != "" {
 		return layer.Info{}, &fault.Error{What: &childError{c}, Cause: c.Cause, Hint: c.Hint}

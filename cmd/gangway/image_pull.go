@@ -33,7 +33,7 @@ type pullFlags struct {
 func newPullFlags(env *cli.Env, cmd *cobra.Command) *pullFlags {
 	f := &pullFlags{imageFlags: newImageFlags(env, cmd).withPlatform(cmd)}
 	fl := cmd.Flags()
-	fl.Var(&f.maxSize, "max-size", "refuse images with more bytes in their layers, compressed, as 50G")
+	fl.Var(&f.maxSize, "max-size", "do not fetch images with more bytes in their layers, compressed, as 50G")
 	fl.Var(&f.maxContent, "max-unpacked", "refuse layers with more bytes, unpacked (default 1T, and 200 times the layer)")
 	fl.IntVar(&f.maxEntries, "max-entries", 0, "refuse layers with more files (default 2000000)")
 	fl.Var(&f.rate, "limit-rate", "fetch no more bytes a second, as 100M")

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -234,6 +235,7 @@ func TestDenied(t *testing.T) {
 		"basic, refused":    {func(t *testing.T) string { return serve(t, basic).host }, wrong, []string{"401", "refused the credential of ann from /home/ann/.docker/config.json"}},
 		"token, none":       {func(t *testing.T) string { return guard1(t, true, nil).host }, nil, []string{"get token", "incorrect username or password", "no credential for"}},
 		"token, refused":    {func(t *testing.T) string { return guard1(t, true, nil).host }, wrong, []string{"get token", "refused the credential of ann from /home/ann/.docker/config.json"}},
+		"identity, refused": {func(t *testing.T) string { return guard1(t, true, nil).host }, &known{Credential: credential.Credential{IdentityToken: "s3cret-old", Source: "/f"}}, []string{"get token", "refused the credential of", "/f"}},
 		"forbidden, none":   {func(t *testing.T) string { return serve(t, forbidden).host }, nil, []string{"403", "DENIED: no", "no credential for"}},
 		"token not obeyed":  {func(t *testing.T) string { return serve(t, always).host }, ann(), []string{"401", "refused the credential of ann"}},
 		"helper is missing": {func(t *testing.T) string { return serve(t, basic).host }, broken{}, []string{"docker-credential-x is not there"}},
@@ -385,9 +387,9 @@ func TestHostKeys(t *testing.T) {
 	}
 	c, _, _ := quick(t, Options{Hosts: map[string]Host{
 		"index.docker.io": {CAFile: "index"}, "docker.io": {CAFile: "right"}, "registry-1.docker.io": {CAFile: "api"},
-		"A.example": {CAFile: "first"}, "a.Example": {CAFile: "second"}, "reg.example:443": {CAFile: "port"},
+		"A.example": {CAFile: "first"}, "a.Example": {CAFile: "second"}, "B.example": {CAFile: "upper"}, "b.example": {CAFile: "right"}, "reg.example:443": {CAFile: "port"},
 	}})
-	for host, want := range map[string]string{"docker.io": "right", "a.example": "first", "reg.example": "", "reg.example:443": "port"} {
+	for host, want := range map[string]string{"docker.io": "right", "a.example": "first", "b.example": "right", "reg.example": "", "reg.example:443": "port"} {
 		if got := c.endpoint("", host).settings.CAFile; got != want {
 			t.Errorf("%s: %q, want %q", host, got, want)
 		}
@@ -416,6 +418,39 @@ func TestDeniedAway(t *testing.T) {
 	wantFault(t, err, "401", "refused a request without a credential", "ann", "redirect")
 	if text := fault.Text("gangway", err, false); strings.Contains(text, "refused the credential") {
 		t.Errorf("text:\n%s", text)
+	}
+}
+
+// TestTokenRenewedOnce: of several who find the token too old one renews it.
+func TestTokenRenewedOnce(t *testing.T) {
+	g := guard1(t, false, nil)
+	d, _, _ := g.push("app", "1", []byte("layer"))
+	c, _, _ := quick(t, Options{})
+	begin := time.Now()
+	var late atomic.Bool
+	c.now = func() time.Time { return begin }
+	r := c.Repository(g.host, "app", "", "1")
+	if _, err := r.Resolve(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.now = func() time.Time { return begin.Add(time.Hour) }
+	g.tokens.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !late.Swap(true) {
+			<-time.After(100 * time.Millisecond) // so that the others come meanwhile
+		}
+		g.token(w, r)
+	})
+	var work sync.WaitGroup
+	for range 4 {
+		work.Go(func() {
+			if _, err := r.Manifest(t.Context(), d); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	work.Wait()
+	if n := len(g.asks()); n != 2 {
+		t.Errorf("%d tokens were asked for", n)
 	}
 }
 

@@ -361,6 +361,12 @@ func TestSkipVerifyStays(t *testing.T) {
 	hosts[store.host] = Host{SkipVerify: true}
 	c, _, _ = quick(t, Options{Hosts: hosts})
 	mustRead(t, c.Repository(f.host, "app", "", "1"), d, []byte("layer"))
+	// However the redirect writes the host.
+	_, port, _ := strings.Cut(store.host, ":")
+	store.URL = "https://LocalHost:" + port
+	hosts["localhost:"+port] = Host{SkipVerify: true}
+	c, _, _ = quick(t, Options{Hosts: hosts})
+	mustRead(t, c.Repository(f.host, "app", "", "1"), d, []byte("layer"))
 	if errors.Is(err, ErrNotFound) {
 		t.Error("a certificate is not a missing image")
 	}

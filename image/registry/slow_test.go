@@ -141,6 +141,23 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// TestLateHeader: the wait for a header is not counted among those for the body.
+func TestLateHeader(t *testing.T) {
+	f := serve(t, func(w http.ResponseWriter, r *http.Request) bool {
+		<-time.After(600 * time.Millisecond)
+		_ = http.NewResponseController(w).Flush() // its error is that of the next write
+		<-time.After(600 * time.Millisecond)
+		_, _ = io.WriteString(w, "layer") // the client looks at it
+		return true
+	})
+	c, p, _ := quick(t, Options{})
+	c.stall = time.Second
+	mustRead(t, c.Repository(f.host, "app", "", "1"), descriptor([]byte("layer")), []byte("layer"))
+	if len(p.taken()) != 0 {
+		t.Errorf("pauses %v", p.taken())
+	}
+}
+
 // TestBandwidthIsOurs: what we hold back ourselves is not the server's slowness.
 func TestBandwidthIsOurs(t *testing.T) {
 	blob := noise(600_000)
