@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -246,9 +247,7 @@ func TestPullTagMoves(t *testing.T) {
 		rec := httptest.NewRecorder()
 		h.memory.ServeHTTP(rec, r)
 		once.Do(func() { h.push(t, "team/torch:1", second) })
-		for k, v := range rec.Header() {
-			w.Header()[k] = v
-		}
+		maps.Copy(w.Header(), rec.Header())
 		w.WriteHeader(rec.Code)
 		return true
 	})
@@ -316,9 +315,7 @@ func TestPullBadNetwork(t *testing.T) {
 func cut(h *hub, w http.ResponseWriter, r *http.Request) {
 	rec := httptest.NewRecorder()
 	h.memory.ServeHTTP(rec, r)
-	for k, v := range rec.Header() {
-		w.Header()[k] = v
-	}
+	maps.Copy(w.Header(), rec.Header())
 	w.Header().Set("Content-Length", fmt.Sprint(rec.Body.Len()))
 	w.WriteHeader(rec.Code)
 	_, _ = w.Write(rec.Body.Bytes()[:rec.Body.Len()/2])

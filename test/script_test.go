@@ -35,6 +35,7 @@ func TestScripts(t *testing.T) {
 	registry := startRegistry(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
+		WorkdirRoot:         publicDir(t), // for the command "user"
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
@@ -46,6 +47,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits,
+			"user":  asUser,
 		},
 	})
 }
@@ -77,6 +79,21 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	// The shell takes the code, as a user's script would.
 	script := `"$@" >"$WORK/.out" 2>"$WORK/.err"; code=$?; cat "$WORK/.out"; cat "$WORK/.err" >&2; test $code = ` + args[0] + ` || { echo "exit $code" >&2; exit 1; }`
 	ts.Check(ts.Exec("sh", append([]string{"-c", script, "sh"}, args[1:]...)...))
+}
+
+// asUser is the script command "user PROGRAM ARG...": it runs a program as an ordinary
+// user, with a home and a store of his in $WORK/user. "! user ..." wants it to fail.
+func asUser(ts *testscript.TestScript, neg bool, args []string) {
+	home := ts.MkAbs("user")
+	ts.Check(os.MkdirAll(home, 0o755))
+	command := append([]string{"env", "HOME=" + home, "GANGWAY_STORE=" + filepath.Join(home, "store")}, args...)
+	if os.Geteuid() == 0 {
+		ts.Check(os.Chown(home, 65534, 65534))
+		command = append([]string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"}, command...)
+	}
+	if err := ts.Exec(command[0], command[1:]...); neg == (err == nil) {
+		ts.Fatalf("user %q: %v, and that was not to be", args, err)
+	}
 }
 
 // TestScriptsCannotSkip keeps conditions and skips out of the scripts, and scripts

@@ -100,11 +100,9 @@ func (r *ranges) start(s *stream, to int64, slot bool) {
 	r.queue = append(r.queue, k)
 	r.next = to
 	r.running++
-	r.work.Add(1)
-	go func() {
-		defer r.work.Done()
+	r.work.Go(func() {
 		r.fetch(s, k)
-	}()
+	})
 }
 
 func (r *ranges) fetch(s *stream, k *chunk) {
