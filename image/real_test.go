@@ -95,7 +95,7 @@ func skopeo(t *testing.T, host, name string, p *picture) {
 			t.Fatal(err)
 		}
 	}
-	run(t, "skopeo", "--insecure-policy", "copy", "-q", "--preserve-digests", "--dest-tls-verify=false", "oci:"+dir, "docker://"+host+"/"+name)
+	run(t, "skopeo", "--insecure-policy", "copy", "-q", "--preserve-digests", "--dest-no-creds", "--dest-tls-verify=false", "oci:"+dir, "docker://"+host+"/"+name)
 }
 
 // TestRealRegistry pulls from the registry that others run, and counts its requests.

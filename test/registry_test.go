@@ -65,7 +65,7 @@ func startRegistry(t *testing.T) string {
 	base := map[string]string{"etc/os": "debian\n", "bin/sh": "#!\n"}
 	for tag, own := range map[string]string{"1": "one\n", "2": "two\n"} {
 		layout := writeLayout(t, base, map[string]string{"version": own})
-		push := exec.Command("skopeo", "--insecure-policy", "copy", "-q", "--preserve-digests", "--dest-tls-verify=false",
+		push := exec.Command("skopeo", "--insecure-policy", "copy", "-q", "--preserve-digests", "--dest-no-creds", "--dest-tls-verify=false",
 			"oci:"+layout, "docker://"+host+"/team/torch:"+tag)
 		if out, err := push.CombinedOutput(); err != nil {
 			t.Fatalf("push: %v: %s", err, out)
