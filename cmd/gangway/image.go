@@ -64,6 +64,12 @@ func (f *imageFlags) config() (config.Config, error) {
 	if err != nil {
 		return c, err
 	}
+	if dir := c.Image.Store; dir != "" && !filepath.IsAbs(dir) {
+		return c, &fault.Error{
+			What: fmt.Errorf("configuration: image.store is %q", dir),
+			Hint: "write an absolute path: it would be another store in each directory",
+		}
+	}
 	for _, o := range []struct{ by, value string }{{"GANGWAY_STORE", f.env.Getenv("GANGWAY_STORE")}, {"--store", f.store}} {
 		if o.value == "" {
 			continue
@@ -170,17 +176,21 @@ func (f *imageFlags) find(s *image.Store, name string, only bool) (image.Image, 
 	return s.Find(name, canonical, platform, only)
 }
 
-// findAll finds several images by name.
-func (f *imageFlags) findAll(s *image.Store, names []string, only bool) ([]image.Image, error) {
+// openImages opens the store and finds several images by name.
+func (f *imageFlags) openImages(names []string, only bool) (*image.Store, []image.Image, error) {
+	s, _, err := f.open()
+	if err != nil {
+		return nil, nil, err
+	}
 	var found []image.Image
 	for _, name := range names {
 		i, err := f.find(s, name, only)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		found = append(found, i)
 	}
-	return found, nil
+	return s, found, nil
 }
 
 // familiar is a canonical reference as people are shown it.

@@ -19,7 +19,7 @@ import (
 	"github.com/gangway-hpc/gangway/image/layer"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
-	"github.com/gangway-hpc/gangway/internal/fsx"
+	"github.com/gangway-hpc/gangway/internal/proc"
 )
 
 // What an image holds is data of strangers. It is decompressed and taken apart by an
@@ -95,7 +95,7 @@ func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 		Pdeathsig: syscall.SIGKILL, Setsid: true,
 	}
 	cmd.WaitDelay = 5 * time.Second
-	fsx.CloseOnExec()
+	proc.CloseOnExec()
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return layer.Info{}, err

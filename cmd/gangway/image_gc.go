@@ -47,11 +47,7 @@ that run go on: what they have open stays on disk until they end.`,
 	f := newImageFlags(env, cmd).withPlatform(cmd)
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, _, err := f.open()
-		if err != nil {
-			return err
-		}
-		images, err := f.findAll(s, args, true)
+		s, images, err := f.openImages(args, true)
 		if err != nil {
 			return err
 		}
@@ -86,11 +82,7 @@ func imageUnpin(env *cli.Env) *cobra.Command {
 func pinVerb(env *cli.Env, pinned bool, cmd *cobra.Command) *cobra.Command {
 	f := newImageFlags(env, cmd).withPlatform(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, _, err := f.open()
-		if err != nil {
-			return err
-		}
-		images, err := f.findAll(s, args, true)
+		s, images, err := f.openImages(args, true)
 		if err != nil {
 			return err
 		}
@@ -204,7 +196,7 @@ structure. A damaged file is removed, so that the next pull fetches it anew, unl
 	cmd.Flags().BoolVar(&o.Keep, "keep", false, "leave damaged files where they are")
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, _, err := f.open()
+		s, images, err := f.openImages(args, false)
 		if err != nil {
 			return err
 		}
@@ -212,10 +204,7 @@ structure. A damaged file is removed, so that the next pull fetches it anew, unl
 		if len(args) == 0 {
 			r, err = s.VerifyAll(cmd.Context(), o)
 		} else {
-			var images []image.Image
-			if images, err = f.findAll(s, args, false); err == nil {
-				r, err = s.Verify(cmd.Context(), images, o)
-			}
+			r, err = s.Verify(cmd.Context(), images, o)
 		}
 		if err != nil {
 			return err

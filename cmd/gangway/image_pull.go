@@ -135,7 +135,11 @@ func (f *pullFlags) limit(c config.Config) (int64, error) {
 		if c.Image.MaxSize == "" {
 			return 0, nil
 		}
-		return parseSize(c.Image.MaxSize)
+		n, err := parseSize(c.Image.MaxSize)
+		if err != nil {
+			err = &fault.Error{What: fmt.Errorf("configuration: image.max_size: %w", err), Code: fault.CodeFailed}
+		}
+		return n, err
 	}
 	return f.maxSize.n, c.Override("--max-size", "image.max_size")
 }

@@ -8,12 +8,10 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
-	"syscall"
-	"time"
 	"unicode"
 
 	"github.com/gangway-hpc/gangway/internal/fault"
-	"github.com/gangway-hpc/gangway/internal/fsx"
+	"github.com/gangway-hpc/gangway/internal/proc"
 )
 
 const (
@@ -113,11 +111,7 @@ func (f *Finder) run(ctx context.Context, program, server string) ([]byte, error
 	out := &limited{}
 	stderr := &brief{}
 	cmd.Stdout, cmd.Stderr = out, stderr
-	// Helpers are often scripts; a signal to one process would leave the others.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	fsx.CloseOnExec()
+	proc.Confine(cmd)
 	err := cmd.Run()
 	switch {
 	case err == nil, errors.Is(err, exec.ErrWaitDelay):

@@ -8,11 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/fsx"
+	"github.com/gangway-hpc/gangway/internal/proc"
 )
 
 const maxEngineMessage = 2000 // bytes of stderr that are kept
@@ -56,11 +55,7 @@ func runEngine(ctx context.Context, f *os.File, engine string, args []string) er
 	cmd := exec.CommandContext(ctx, engine, args...)
 	stderr := &tail{}
 	cmd.Stdout, cmd.Stderr = f, stderr
-	// Engines start helpers, which a signal to one process would leave behind.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	fsx.CloseOnExec()
+	proc.Confine(cmd)
 	err := cmd.Run()
 	switch {
 	case err == nil, errors.Is(err, exec.ErrWaitDelay): // a process that it left behind holds stderr

@@ -1,4 +1,4 @@
-package fsx
+package proc
 
 import (
 	"os/exec"
