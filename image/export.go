@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -21,6 +22,9 @@ import (
 type Opened struct {
 	Index  *merged.Index
 	Layers []*squashfs.Reader // as the index counts them
+
+	file   *os.File                  // that the one layer reads, where it is no layer of a store
+	config func() (RunConfig, error) // nil where there is none
 }
 
 // Close closes the files.
@@ -29,12 +33,27 @@ func (o *Opened) Close() error {
 	for _, l := range o.Layers {
 		errs = append(errs, l.Close())
 	}
-	return errors.Join(append(errs, o.Index.Close())...)
+	if o.file != nil {
+		errs = append(errs, o.file.Close())
+	}
+	if o.Index != nil {
+		errs = append(errs, o.Index.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Config returns how the image says that it is run. It is data of strangers: bounded,
+// and without NULs, but not proved in any other way.
+func (o *Opened) Config() (RunConfig, error) {
+	if o.config == nil {
+		return RunConfig{}, nil
+	}
+	return o.config()
 }
 
 // OpenImage opens the files of an image. Options are those of each layer.
 func (s *Store) OpenImage(i *Image, ro squashfs.ReaderOptions) (*Opened, error) {
-	o := &Opened{}
+	o := &Opened{config: func() (RunConfig, error) { return s.config(i.Reference, i.Config) }}
 	var err error
 	if o.Index, err = merged.Open(s.IndexPath(i.Manifest)); err != nil {
 		return nil, incomplete(i, err)
@@ -64,6 +83,21 @@ func incomplete(i *Image, err error) error {
 		What: fmt.Errorf("open image %s: %w", i.Reference, err),
 		Hint: "fetch what is missing or damaged: gangway image pull " + i.Reference,
 	}
+}
+
+// WriterOptions returns the options with which most of the image can be copied as it is:
+// the compression and block size of its largest layer, where a Writer has them.
+func (o *Opened) WriterOptions() squashfs.WriterOptions {
+	var w squashfs.WriterOptions
+	var size int64
+	for n, l := range o.Index.Layers() {
+		sb := o.Layers[n].Superblock()
+		if l.Size > size && slices.Contains([]squashfs.Compression{squashfs.Zstd, squashfs.Gzip, squashfs.LZ4}, sb.Compression) {
+			size = l.Size
+			w.Compression, w.BlockSize = sb.Compression, int(sb.BlockSize)
+		}
+	}
+	return w
 }
 
 // Export adds all files of an image to w, with their compressed blocks as they are.

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gangway-hpc/gangway/image/merged"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/fsx"
 )
@@ -32,33 +33,95 @@ type GCReport struct {
 	Kept   int64    `json:"kept"`   // bytes on disk
 }
 
-// GC removes images by age and size, but no pinned ones, and then every file that no
-// image needs and nobody has leased, and what killed processes left behind.
+// GC removes images by age and size, but no pinned or held ones, and then every file
+// that no image and no hold needs and nobody has leased, and what killed processes left
+// behind. The index of a local file goes when the file does or changes, and by age and
+// size as an image; it is made again when the file is next used.
 func (s *Store) GC(ctx context.Context, o GCOptions) (GCReport, error) {
-	return s.collect(ctx, o.DryRun, func(images []Image) []Image { return s.outdated(images, o) })
+	return s.collect(ctx, o.DryRun, func(all []*asset) { s.outdated(all, o) })
 }
 
 // Remove removes one image, and the files that only it needs. It refuses a pinned
-// one.
+// one, and one that a container holds.
 func (s *Store) Remove(ctx context.Context, i *Image) (GCReport, error) {
-	pinned := false
-	r, err := s.collect(ctx, false, func(images []Image) []Image {
-		n := slices.IndexFunc(images, func(now Image) bool { return now.Reference == i.Reference && now.Platform == i.Platform })
-		if n < 0 {
-			return nil
+	var refused error
+	r, err := s.collect(ctx, false, func(all []*asset) {
+		for _, a := range all {
+			switch {
+			case a.image == nil || a.image.Reference != i.Reference || a.image.Platform != i.Platform:
+			case a.image.Pinned:
+				refused = &fault.Error{
+					What: fmt.Errorf("remove image %s: it is pinned", i.Reference),
+					Hint: "gangway image unpin " + i.Reference,
+				}
+			case len(a.holders) > 0:
+				refused = heldFault(i, a.holders)
+			default:
+				a.gone = true
+			}
 		}
-		if pinned = images[n].Pinned; pinned {
-			return nil
-		}
-		return images[n : n+1]
 	})
-	if pinned {
-		err = &fault.Error{
-			What: fmt.Errorf("remove image %s: it is pinned", i.Reference),
-			Hint: "gangway image unpin " + i.Reference,
+	return r, cmp.Or(refused, err)
+}
+
+// asset is what is kept or removed as a whole: an image, what a hold needs of one, or
+// the index of a local file.
+type asset struct {
+	image   *Image    // nil where it is no image
+	holders []string  // of the image
+	fixed   bool      // is not to be chosen
+	used    time.Time // last
+	files   []string
+	gone    bool // was chosen
+}
+
+// assets returns all that the store has. A record or a hold that cannot be read might
+// name any file.
+func (s *Store) assets() ([]*asset, error) {
+	images, err := s.List()
+	held, err2 := s.Holds()
+	if err := cmp.Or(err, err2); err != nil {
+		return nil, &fault.Error{What: err, Hint: "gangway image verify finds and removes what is damaged"}
+	}
+	var all []*asset
+	for n := range images {
+		i := &images[n]
+		names := holders(held, i)
+		all = append(all, &asset{image: i, holders: names, fixed: i.Pinned || len(names) > 0, used: i.Used, files: s.files(i)})
+	}
+	for _, h := range held {
+		files := append(s.files(&h.Image), s.holdPath(h.Name))
+		// What the reference leads to now is not the hold's.
+		record := s.recordPath(h.Image.Reference, h.Image.Platform)
+		all = append(all, &asset{fixed: true, files: slices.DeleteFunc(files, func(name string) bool { return name == record })})
+	}
+	for _, name := range s.glob(localIndexes) {
+		if st, err := os.Stat(name); err == nil && s.isCurrent(name) {
+			all = append(all, &asset{used: st.ModTime(), files: []string{name}})
 		}
 	}
-	return r, err
+	return all, nil
+}
+
+// isCurrent says whether the file that an index is of is still there and the same, as
+// far as can be told.
+func (s *Store) isCurrent(index string) bool {
+	x, err := merged.Open(index)
+	if err != nil {
+		return false
+	}
+	defer x.Close()
+	if len(x.Layers()) != 1 {
+		return false
+	}
+	path := x.Layers()[0].Path
+	st, err := os.Stat(path)
+	if err != nil {
+		// One that this node cannot reach now may come again.
+		return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR)
+	}
+	id := identify(path, st)
+	return s.localIndexPath(id.key()) == index
 }
 
 // Pin protects an image from GC and Remove, or ends that.
@@ -84,8 +147,8 @@ func (s *Store) Pin(ctx context.Context, i *Image, pinned bool) error {
 	return nil
 }
 
-// collect removes the images that choose returns, and then all garbage.
-func (s *Store) collect(ctx context.Context, dryRun bool, choose func([]Image) []Image) (GCReport, error) {
+// collect removes what choose chooses, and then all garbage.
+func (s *Store) collect(ctx context.Context, dryRun bool, choose func([]*asset)) (GCReport, error) {
 	if _, err := os.Stat(s.dir); errors.Is(err, fs.ErrNotExist) {
 		return GCReport{}, nil
 	}
@@ -94,10 +157,10 @@ func (s *Store) collect(ctx context.Context, dryRun bool, choose func([]Image) [
 		return GCReport{}, err
 	}
 	defer func() { _ = lock.Release() }()
-	// A record that cannot be read might name any file: nothing is garbage then.
-	images, err := s.List()
+	// Nothing is garbage where not all that is needed is known.
+	all, err := s.assets()
 	if err != nil {
-		return GCReport{}, &fault.Error{What: err, Hint: "gangway image verify finds and removes what is damaged"}
+		return GCReport{}, err
 	}
 	leased, err := s.leased()
 	if err != nil {
@@ -105,21 +168,22 @@ func (s *Store) collect(ctx context.Context, dryRun bool, choose func([]Image) [
 	}
 	r := GCReport{Images: []string{}}
 	keep := map[string]bool{}
-	gone := choose(slices.Clone(images))
-	for _, i := range images {
-		if slices.ContainsFunc(gone, func(g Image) bool { return g.Reference == i.Reference && g.Platform == i.Platform }) {
-			r.Images = append(r.Images, i.Reference)
-			continue
-		}
-		for _, name := range s.files(&i) {
-			keep[name] = true
+	choose(all)
+	for _, a := range all {
+		switch {
+		case !a.gone:
+			for _, name := range a.files {
+				keep[name] = true
+			}
+		case a.image != nil:
+			r.Images = append(r.Images, a.image.Reference)
 		}
 	}
 	for d := range leased {
 		keep[s.LayerPath(d)], keep[s.IndexPath(d)], keep[s.blobPath(d)] = true, true, true
 	}
 	// Records go first: a crash then leaves garbage, never an image without layers.
-	for _, pattern := range []string{"refs/v1/*.json", "indexes/v1/*/*", "layers/v1/*/*", "blobs/*/*"} {
+	for _, pattern := range []string{records, "indexes/v1/*/*", "layers/v1/*/*", "blobs/*/*"} {
 		if err := s.removeBut(ctx, pattern, keep, dryRun, &r); err != nil {
 			return r, err
 		}
@@ -157,7 +221,7 @@ func (s *Store) removeBut(ctx context.Context, pattern string, keep map[string]b
 // progress that nobody holds.
 func (s *Store) tidy() error {
 	var errs []error
-	for _, pattern := range []string{"refs/v1", "indexes/v1/*", "layers/v1/*", "blobs/*", "tmp"} {
+	for _, pattern := range []string{"refs/v1", "holds", "indexes/v1/*", "layers/v1/*", "blobs/*", "tmp"} {
 		for _, dir := range s.glob(pattern) {
 			errs = append(errs, fsx.Sweep(dir))
 		}
@@ -182,33 +246,32 @@ func removeAll(names ...string) error {
 	return nil
 }
 
-// outdated chooses images to remove, by their last use.
-func (s *Store) outdated(images []Image, o GCOptions) []Image {
-	slices.SortFunc(images, func(a, b Image) int { return cmp.Compare(a.Used.UnixNano(), b.Used.UnixNano()) })
-	var gone []Image
+// outdated chooses what to remove by its last use.
+func (s *Store) outdated(all []*asset, o GCOptions) {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b *asset) int { return a.used.Compare(b.used) })
 	users := map[string]int{} // of each file
 	total := int64(0)
-	for _, i := range images {
-		for _, name := range s.files(&i) {
+	for _, a := range all {
+		for _, name := range a.files {
 			if users[name]++; users[name] == 1 {
 				total += diskUsage(name)
 			}
 		}
 	}
-	for _, i := range images { // the one not used longest first
-		old := o.OlderThan > 0 && s.now().Sub(i.Used) > o.OlderThan
+	for _, a := range all { // the one not used longest first
+		old := o.OlderThan > 0 && s.now().Sub(a.used) > o.OlderThan
 		large := o.KeepBytes != nil && total > *o.KeepBytes
-		if i.Pinned || !old && !large {
+		if a.fixed || !old && !large {
 			continue
 		}
-		gone = append(gone, i)
-		for _, name := range s.files(&i) {
+		a.gone = true
+		for _, name := range a.files {
 			if users[name]--; users[name] == 0 {
 				total -= diskUsage(name)
 			}
 		}
 	}
-	return gone
 }
 
 // files returns the files that an image needs, each once.

@@ -24,8 +24,15 @@ import (
 )
 
 // TestMain makes the test binary a program that pulls one image and prints its
-// progress as JSON.
+// progress as JSON, or one that does what ordinary users do.
 func TestMain(m *testing.M) {
+	if arg := os.Getenv("IMAGE_TEST_OVERLAY"); arg != "" {
+		if err := overlayChild(arg); err != nil {
+			fmt.Fprint(os.Stderr, fault.Text("child", err, false))
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if ref := os.Getenv("IMAGE_TEST_PULL"); ref != "" {
 		if err := childPull(ref, os.Getenv("IMAGE_TEST_STORE")); err != nil {
 			fmt.Fprint(os.Stderr, fault.Text("child", err, false))

@@ -77,10 +77,8 @@ func readRecord(name string) (Image, error) {
 	if err := json.Unmarshal(b, &i); err != nil {
 		return i, fmt.Errorf("read record %s: %w: %w", name, ErrDamaged, err)
 	}
-	for _, d := range append([]oci.Digest{i.Digest, i.Manifest, i.Config}, layerDigests(i.Layers)...) {
-		if _, err := oci.ParseDigest(string(d)); err != nil {
-			return i, fmt.Errorf("read record %s: %w: %w", name, ErrDamaged, err)
-		}
+	if err := i.check(); err != nil {
+		return i, fmt.Errorf("read record %s: %w: %w", name, ErrDamaged, err)
 	}
 	st, err := os.Stat(name)
 	if err != nil {
@@ -88,6 +86,16 @@ func readRecord(name string) (Image, error) {
 	}
 	i.Used = st.ModTime()
 	return i, nil
+}
+
+// check proves the digests, which become names of files.
+func (i *Image) check() error {
+	for _, d := range append(layerDigests(i.Layers), i.Digest, i.Manifest, i.Config) {
+		if _, err := oci.ParseDigest(string(d)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func layerDigests(layers []ImageLayer) []oci.Digest {

@@ -89,8 +89,10 @@ func (w *dirWalk) open(at int, name, full string, flags int) (*os.File, error) {
 
 // vanished is for errors about a file that was there a moment ago.
 func vanished(full string, err error) error {
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
-		return changed(full)
+	for _, e := range []error{os.ErrNotExist, unix.ELOOP, unix.ENOTDIR, unix.EINVAL} { // the last: no symlink any more
+		if errors.Is(err, e) {
+			return changed(full)
+		}
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/gangway-hpc/gangway/image/layer"
 	"github.com/gangway-hpc/gangway/image/merged"
@@ -78,15 +79,44 @@ func (s *Store) VerifyAll(ctx context.Context, o VerifyOptions) (VerifyReport, e
 	r, err := s.Verify(ctx, images, o)
 	r.Problems = append(broken, r.Problems...)
 	r.Files += len(broken)
-	return r, err
+	if err != nil {
+		return r, err
+	}
+	v := verifier{s: s, o: o, ctx: ctx, good: map[string]bool{}, report: r}
+	err = v.localIndexes()
+	return v.report, err
 }
 
-// verifyRecords proves the records of all images, and removes those that cannot be
-// read unless keep is set.
+// localIndexes proves the indexes of local files.
+func (v *verifier) localIndexes() error {
+	for _, name := range v.s.glob(localIndexes) {
+		_, err := v.file(&Image{}, name, func(string) error {
+			x, err := merged.Open(name)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // removed meanwhile
+			}
+			if err != nil {
+				return err
+			}
+			defer x.Close()
+			return merged.Check(v.ctx, x, nil)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verifyRecords proves the records of all images and the holds, and removes those that
+// cannot be read unless keep is set.
 func (s *Store) verifyRecords(keep bool) ([]Problem, error) {
 	problems := []Problem{}
-	for _, name := range s.glob(records) {
+	for _, name := range append(s.glob(records), s.glob(holds)...) {
 		_, err := readRecord(name)
+		if filepath.Base(filepath.Dir(name)) == "holds" {
+			_, err = readHold(name)
+		}
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -23,8 +24,8 @@ import (
 )
 
 // startRegistry starts Debian's docker-registry with the images that scripts pull:
-// team/torch:1 and team/torch:2, which share their first layer. It returns its
-// address.
+// team/torch:1 and team/torch:2, which share their first layer, and team/busybox:1,
+// which can be run. It returns its address.
 func startRegistry(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -63,15 +64,39 @@ func startRegistry(t *testing.T) string {
 		}
 	}
 	base := map[string]string{"etc/os": "debian\n", "bin/sh": "#!\n"}
-	for tag, own := range map[string]string{"1": "one\n", "2": "two\n"} {
-		layout := writeLayout(t, base, map[string]string{"version": own})
+	for name, layers := range map[string][]map[string]string{
+		"torch:1":   {base, {"version": "one\n"}},
+		"torch:2":   {base, {"version": "two\n"}},
+		"busybox:1": {busybox(t), {"etc/os": "debian\n", "tmp/": ""}},
+	} {
+		layout := writeLayout(t, layers...)
 		push := exec.Command("skopeo", "--insecure-policy", "copy", "-q", "--preserve-digests", "--dest-no-creds", "--dest-tls-verify=false",
-			"oci:"+layout, "docker://"+host+"/team/torch:"+tag)
+			"oci:"+layout, "docker://"+host+"/team/"+name)
 		if out, err := push.CombinedOutput(); err != nil {
 			t.Fatalf("push: %v: %s", err, out)
 		}
 	}
 	return host
+}
+
+// busybox returns the files of an image that has a shell and the usual commands.
+func busybox(t *testing.T) map[string]string {
+	t.Helper()
+	program, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		t.Fatalf("install the package busybox-static: %v", err)
+	}
+	list, err := exec.Command("/bin/busybox", "--list").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{"bin/busybox": string(program)}
+	for name := range strings.FieldsSeq(string(list)) {
+		if name != "busybox" {
+			files["bin/"+name] = "-> busybox"
+		}
+	}
+	return files
 }
 
 // writeLayout makes an OCI image layout of one image, each layer of some files.
@@ -120,7 +145,8 @@ func writeLayout(t *testing.T, layers ...map[string]string) string {
 	return dir
 }
 
-// writeTar returns a tar archive and the same with gzip.
+// writeTar returns a tar archive and the same with gzip. A name that ends in a slash is a
+// directory's, content that begins with an arrow a symlink's.
 func writeTar(t *testing.T, files map[string]string) (raw, zipped []byte) {
 	t.Helper()
 	var b, z bytes.Buffer
@@ -128,6 +154,12 @@ func writeTar(t *testing.T, files map[string]string) (raw, zipped []byte) {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		content := files[name]
 		h := &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(content))}
+		if to, link := strings.CutPrefix(content, "-> "); link {
+			h.Typeflag, h.Linkname, h.Size, content = tar.TypeSymlink, to, 0, ""
+		}
+		if strings.HasSuffix(name, "/") {
+			h.Typeflag = tar.TypeDir
+		}
 		if err := w.WriteHeader(h); err != nil {
 			t.Fatal(err)
 		}

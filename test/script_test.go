@@ -57,7 +57,7 @@ func TestScripts(t *testing.T) {
 // built by another process.
 func watchSources(t *testing.T) {
 	t.Helper()
-	for _, dir := range []string{"../cmd", "../image", "../internal", "../squashfs", "../go.mod"} {
+	for _, dir := range []string{"../cmd", "../image", "../internal", "../launcher", "../runtime", "../squashfs", "../go.mod"} {
 		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 			if err == nil {
 				_, err = os.Stat(path)
@@ -86,7 +86,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 func asUser(ts *testscript.TestScript, neg bool, args []string) {
 	home := ts.MkAbs("user")
 	ts.Check(os.MkdirAll(home, 0o755))
-	command := append([]string{"env", "HOME=" + home, "GANGWAY_STORE=" + filepath.Join(home, "store")}, args...)
+	command := append([]string{"env", "HOME=" + home, "GANGWAY_STORE=" + filepath.Join(home, "store"), "GANGWAY_RUNTIME_DIR=" + filepath.Join(home, "run")}, args...)
 	if os.Geteuid() == 0 {
 		ts.Check(os.Chown(home, 65534, 65534))
 		command = append([]string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"}, command...)

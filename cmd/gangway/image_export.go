@@ -17,7 +17,8 @@ func imageExport(env *cli.Env) *cobra.Command {
 		Use:   "export IMAGE",
 		Short: "write an image of the store to one squashfs file",
 		Long: `Write an image of the store to one squashfs file with all its layers merged, which
-the kernel, unsquashfs, Enroot and Apptainer read. The hashes of the image's files are
+the kernel, unsquashfs, Enroot and Apptainer read; behind it stands the image's
+configuration, which gangway run reads. The hashes of the image's files are
 proved first; compressed blocks are copied as they are.`,
 		Example: "gangway image export debian:12 -o debian.sqsh",
 	}
@@ -52,7 +53,15 @@ proved first; compressed blocks are copied as they are.`,
 			return err
 		}
 		defer opened.Close()
-		w, err := (&writeFlags{compression: "zstd", blockSize: "128K", force: force}).begin(env, file)
+		c, err := opened.Config()
+		if err != nil {
+			return err
+		}
+		trailer, err := c.Trailer()
+		if err != nil {
+			return err
+		}
+		w, err := beginFile(env, file, force, opened.WriterOptions())
 		if err != nil {
 			return err
 		}
@@ -62,7 +71,7 @@ proved first; compressed blocks are copied as they are.`,
 			return addFault(file, fmt.Errorf("export %s: %w", args[0], err))
 		}
 		warn.end()
-		return commit(cmd, w, file, out)
+		return commitWith(cmd, w, file, trailer, out)
 	}
 	return cmd
 }

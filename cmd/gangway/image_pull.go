@@ -153,9 +153,18 @@ func (p *puller) pull(ctx context.Context, name, as string) error {
 	if ref.Kind == reference.Path {
 		return p.root(ctx, ref.Path, cmp.Or(as, key(ref)), image.RootOptions{})
 	}
-	src, err := p.store.OpenSource(ctx, p.client, ref)
+	i, err := p.fetch(ctx, ref, name, as)
 	if err != nil {
 		return err
+	}
+	return p.print(pulled{Event: "image", Image: i})
+}
+
+// fetch makes the store have an image of a registry or an archive.
+func (p *puller) fetch(ctx context.Context, ref reference.Reference, name, as string) (image.Image, error) {
+	src, err := p.store.OpenSource(ctx, p.client, ref)
+	if err != nil {
+		return image.Image{}, err
 	}
 	defer src.Close()
 	o := p.opts
@@ -164,10 +173,7 @@ func (p *puller) pull(ctx context.Context, name, as string) error {
 	o.Progress = show.progress
 	i, err := p.store.Pull(ctx, src, o)
 	show.end(err == nil)
-	if err != nil {
-		return err
-	}
-	return p.print(pulled{Event: "image", Image: i})
+	return i, err
 }
 
 func (p *puller) print(v pulled) error {

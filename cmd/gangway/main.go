@@ -16,18 +16,25 @@ func program() cli.Program {
 		Long: `Gangway runs containerised jobs on GPU clusters and single machines.
 
 This version holds only the commands listed below.`,
-		Example: `gangway image pull docker.io/library/debian:12
+		Example: `gangway run --container-image=debian:12 -- cat /etc/os-release
+gangway image pull docker.io/library/debian:12
 gangway image ls
 gangway squashfs create ./rootfs image.sqsh
 gangway squashfs ls -l image.sqsh /etc
 gangway help squashfs create
 source <(gangway completion bash)`,
 		Verbs: []cli.Verb{
+			runVerb,
+			execVerb,
+			containerVerb,
+			doctorVerb,
 			imageVerb,
 			squashfsVerb,
 			cli.Version,
 			cli.Completion,
 			cli.Man,
+			stepProbe,
+			doctorProbe,
 		},
 	}
 }

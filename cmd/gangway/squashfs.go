@@ -130,17 +130,22 @@ func parseBlockSize(s string) (int, error) {
 
 // begin begins the image that a verb writes.
 func (f *writeFlags) begin(env *cli.Env, file string) (*squashfs.FileWriter, error) {
+	o, err := f.options()
+	if err != nil {
+		return nil, err
+	}
+	return beginFile(env, file, f.force, o)
+}
+
+// beginFile begins an image, in the place of a file that is there with force only.
+func beginFile(env *cli.Env, file string, force bool, o squashfs.WriterOptions) (*squashfs.FileWriter, error) {
 	if env.Getenv("GOGC") == "" {
 		// A Writer holds hardly any pointers, so a collection costs a millisecond:
 		// better some more of them than twice the memory.
 		debug.SetGCPercent(15)
 	}
-	o, err := f.options()
-	if err != nil {
-		return nil, err
-	}
 	create := squashfs.CreateNew
-	if f.force {
+	if force {
 		create = squashfs.Create
 		if st, err := os.Lstat(file); err == nil && !st.Mode().IsRegular() {
 			return nil, fault.Usage(fmt.Errorf("create %s: it is there and is no regular file", file), "give another name")

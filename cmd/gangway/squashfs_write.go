@@ -136,7 +136,12 @@ gangway squashfs convert --compression gzip image.sqsh for-an-old-kernel.sqsh`,
 
 // commit finishes an image and reports it.
 func commit(cmd *cobra.Command, w *squashfs.FileWriter, file string, out *cli.Reporter) error {
-	info, err := w.Commit(cmd.Context(), nil)
+	return commitWith(cmd, w, file, nil, out)
+}
+
+// commitWith is commit with something behind the image.
+func commitWith(cmd *cobra.Command, w *squashfs.FileWriter, file string, trailer io.Reader, out *cli.Reporter) error {
+	info, err := w.Commit(cmd.Context(), trailer)
 	if errors.Is(err, fs.ErrExist) {
 		return &fault.Error{What: err, Hint: existsHint}
 	}

@@ -50,6 +50,7 @@ type Builder struct {
 	taken    int64  // of limits.Bytes
 	followed int64  // bytes of symlinks' targets
 	plnk     uint32 // node of the layer's .wh..wh.plnk, or none
+	literal  bool   // names that begin with .wh. mean nothing in the layer
 	err      error  // ends the Builder
 }
 
@@ -78,6 +79,14 @@ func (b *Builder) Apply(ctx context.Context, info LayerInfo, entries iter.Seq2[l
 		b.err = b.layer(ctx, info, entries, layout)
 	}
 	return b.err
+}
+
+// ApplyTree is Apply of a tree of files that is no OCI layer, as of a squashfs file:
+// it removes nothing, and names that begin with .wh. are names like others.
+func (b *Builder) ApplyTree(ctx context.Context, info LayerInfo, entries iter.Seq2[layer.Entry, error], layout func(inode uint32) (squashfs.Layout, error)) error {
+	b.literal = true
+	defer func() { b.literal = false }()
+	return b.Apply(ctx, info, entries, layout)
 }
 
 func (b *Builder) layer(ctx context.Context, info LayerInfo, entries iter.Seq2[layer.Entry, error], layout func(inode uint32) (squashfs.Layout, error)) error {
@@ -115,6 +124,9 @@ func (b *Builder) entry(e *layer.Entry, layout func(uint32) (squashfs.Layout, er
 	}
 	dir, base := split(e.Name)
 	switch {
+	case e.Type == layer.HardLink && b.literal:
+		return b.hardLink(e, dir, base)
+	case b.literal:
 	case strings.Contains("/"+e.Name, "/"+aufsPrefix) && (base != opaqueName || strings.Contains("/"+dir, "/"+aufsPrefix)):
 		return b.aufs(e, layout)
 	case strings.HasPrefix(base, whiteoutPrefix):

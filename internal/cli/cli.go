@@ -133,6 +133,9 @@ func (p Program) Run(ctx context.Context, env *Env, args []string) int {
 		return fault.CodeOK
 	}
 	code := fault.Code(err)
+	if _, ok := errors.AsType[fault.Exit](err); ok {
+		return code
+	}
 	if sig, ok := errors.AsType[*fault.Error](context.Cause(ctx)); ok {
 		code = sig.Code
 		if errors.Is(err, context.Canceled) {

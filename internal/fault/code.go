@@ -1,6 +1,10 @@
 package fault
 
-import "syscall"
+import (
+	"errors"
+	"strconv"
+	"syscall"
+)
 
 // The exit codes of every program of Gangway. A command run by Gangway passes
 // its own code through; these are for what Gangway itself has to say.
@@ -13,6 +17,13 @@ const (
 	CodeNotFound      = 127 // the command was not found
 	CodeInterrupted   = 130 // interrupted (SIGINT), that is CodeSignal(SIGINT)
 )
+
+// Exit is the exit code of a command that was run, as an error: a program ends with it
+// and prints nothing, since the command has said what there was to say.
+type Exit int
+
+// Error implements error.
+func (e Exit) Error() string { return "exit status " + strconv.Itoa(int(e)) }
 
 // CodeSignal is the exit code for something killed by a signal.
 func CodeSignal(s syscall.Signal) int { return 128 + int(s) }
@@ -37,11 +48,14 @@ func CodeTable() []CodeMeaning {
 	}
 }
 
-// Code is the exit code for err: CodeOK for nil, the outermost code set by an
-// Error in its chain, else CodeFailed.
+// Code is the exit code for err: CodeOK for nil, that of an Exit, the outermost code
+// set by an Error in its chain, else CodeFailed.
 func Code(err error) int {
 	if err == nil {
 		return CodeOK
+	}
+	if exit, ok := errors.AsType[Exit](err); ok {
+		return int(exit)
 	}
 	if c := merge(err).Code; c != 0 {
 		return c

@@ -28,6 +28,8 @@ type bench struct {
 
 	images string // directory of the built images, one for each kind
 	kind   string // of them: torch or small
+
+	boxes *containers // nil until the first part that needs them
 }
 
 // row is one line of the result.
@@ -35,6 +37,12 @@ type row struct{ what, ours, peer, ratio, target string }
 
 func main() {
 	log.SetFlags(0)
+	if len(os.Args) == 2 && os.Args[1] == agentVerb {
+		if err := serveOrders(os.Stdin, os.Stdout); err != nil {
+			log.Fatalf("bench %s: %v", agentVerb, err)
+		}
+		return
+	}
 	b := bench{}
 	flag.StringVar(&b.gangway, "gangway", "bin/gangway", "the program to measure")
 	flag.IntVar(&b.rounds, "rounds", 3, "how often each pair is measured")
@@ -42,7 +50,7 @@ func main() {
 	flag.StringVar(&b.usr, "tree", "/usr", "the large tree to make images of")
 	flag.StringVar(&b.kind, "image-kind", "torch", "the image to pull: torch or small (test/images/build.sh)")
 	flag.StringVar(&b.images, "images", "", "where built images are kept, in DIR/KIND (default ~/.cache/gangway-bench/images)")
-	only := flag.String("only", "", "comma-separated parts: start, write, memory, splice, read, image")
+	only := flag.String("only", "", "comma-separated parts: start, write, memory, splice, read, image, run, exec, rootfs, resident, together")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -58,11 +66,24 @@ func (b *bench) run(only string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	defer func() { _ = b.endContainers() }()
 	b.dir = dir
 	for _, part := range []struct {
 		name string
 		run  func() error
-	}{{"start", b.start}, {"write", b.write}, {"memory", b.memory}, {"splice", b.splice}, {"read", b.read}, {"image", b.image}} {
+	}{
+		{"start", b.start},
+		{"write", b.write},
+		{"memory", b.memory},
+		{"splice", b.splice},
+		{"read", b.read},
+		{"image", b.image},
+		{"run", b.starts},
+		{"exec", b.execs},
+		{"rootfs", b.rootfs},
+		{"resident", b.resident},
+		{"together", b.together},
+	} {
 		if only != "" && !strings.Contains(","+only+",", ","+part.name+",") {
 			continue
 		}

@@ -3,4 +3,5 @@
 # Arguments go to the program: run.sh -rounds 5 -only read
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-exec go run ./test/bench -gangway bin/gangway "$@"
+# Static, because it starts itself in containers of any image.
+CGO_ENABLED=0 go run ./test/bench -gangway bin/gangway "$@"

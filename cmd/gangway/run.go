@@ -1,0 +1,335 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/launcher/step"
+	"github.com/gangway-hpc/gangway/runtime/spec"
+)
+
+func runVerb(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "run [CMD...]",
+		Short: "run a command in a container",
+		Long: `Run a command in a container, here and now, as the user who asks, without any
+daemon. The image is pulled if the store has it not, mounted without being unpacked,
+and the command runs in namespaces of its own; its exit status is that of gangway run.
+
+IMAGE is what gangway image pull takes, or a .sqsh file or a directory, used in place.
+The container sees the user's files only where --container-mounts says:
+  --container-mounts=SRC[:DST[:FLAG+FLAG]][,...]     SRC a path; DST is SRC if it is left out
+  --container-mounts=tmpfs:DST  --container-mounts=umount:DST
+Without --container-writable its root is read-only, apart from /tmp, /run and /dev/shm;
+with it, what is written is lost at the end, unless the container has a name:
+  --container-name=NAME[:auto|create|exec|no_exec]   kept on disk until gangway container rm
+
+The environment is the caller's, as --export says, without LD_*, LANG* and LC_ALL; values
+of the image win, unless --container-env names them. Every --container-* option can
+be set by PYXIS_CONTAINER_*, too.`,
+		Example: `gangway run --container-image=debian:12 -- cat /etc/os-release
+gangway run --container-image=./torch.sqsh --container-mounts=$PWD:/src --container-workdir=/src -- python3 train.py
+gangway run --container-image=debian:12 --container-remap-root --container-writable --container-name=dev -t -- bash
+gangway run --dry-run --container-image=debian:12 -- true`,
+		SuggestFor: []string{"start", "srun"},
+	}
+	f := newRunFlags(env, cmd)
+	cmd.Flags().SetInterspersed(false)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) }
+	return cmd
+}
+
+// runFlags are the flags of run.
+type runFlags struct {
+	*imageFlags
+	image      string
+	mounts     []string
+	name       string
+	save       string
+	unshare    string
+	env        []string
+	contEnv    string
+	pid        string
+	pull       string
+	entryLog   bool
+	readonly   bool
+	noHome     bool
+	noRemap    bool
+	noEntry    bool
+	noEntryLog bool
+	local      bool
+	dryRun     bool
+	verbose    bool
+	quiet      bool
+	rootSize   sizeFlag
+	shmSize    sizeFlag
+	tmpSize    sizeFlag
+	timeout    time.Duration
+	request    spec.Request
+}
+
+func newRunFlags(env *cli.Env, cmd *cobra.Command) *runFlags {
+	f := &runFlags{imageFlags: newImageFlags(env, cmd).withPlatform(cmd)}
+	fl := cmd.Flags()
+	r := &f.request
+	fl.StringVar(&f.image, "container-image", "", "the image: a reference, a .sqsh file or a directory")
+	fl.StringArrayVar(&f.mounts, "container-mounts", nil, "mount SRC[:DST[:FLAG+FLAG]][,...] in the container")
+	fl.StringVar(&r.Workdir, "container-workdir", "", "working directory in the container")
+	fl.StringVar(&f.name, "container-name", "", "keep the container, or use the one of this name: NAME[:auto|create|exec|no_exec]")
+	fl.StringVar(&f.save, "container-save", "", "write the container to this .sqsh file at the end")
+	fl.BoolVar(&r.MountHome, "container-mount-home", false, "mount the home directory")
+	fl.BoolVar(&f.noHome, "no-container-mount-home", false, "do not mount it (default)")
+	fl.BoolVar(&r.RemapRoot, "container-remap-root", false, "be root in the container, without being it")
+	fl.BoolVar(&f.noRemap, "no-container-remap-root", false, "be the same user in the container (default)")
+	fl.BoolVar(&r.Entrypoint, "container-entrypoint", true, "run the image's entry point")
+	fl.BoolVar(&f.noEntry, "no-container-entrypoint", false, "do not run it")
+	fl.BoolVar(&f.entryLog, "container-entrypoint-log", false, "print the command with its entry point")
+	fl.BoolVar(&f.noEntryLog, "no-container-entrypoint-log", false, "do not print it (default)")
+	fl.BoolVar(&r.Writable, "container-writable", false, "let the container write to its root")
+	fl.BoolVar(&f.readonly, "container-readonly", false, "do not (default)")
+	fl.StringVar(&f.contEnv, "container-env", "", "NAME[,NAME...] keep the caller's value where the image has one")
+	fl.StringVar(&f.unshare, "container-unshare", "", "net[,ipc][,uts][,pid]: have these of its own; ipc and pid always are")
+	fl.StringArrayVarP(&f.env, "env", "e", nil, "NAME=VALUE, or NAME for the caller's value")
+	fl.StringVar(&r.Export, "export", "", "ALL (default), NONE, or NAME[=VALUE],...: what of the caller's environment goes in")
+	fl.BoolVarP(&r.Terminal, "pty", "t", false, "give the command a terminal")
+	fl.StringVar(&f.pid, "pid", "private", "private or host: whose processes the container sees")
+	fl.StringVar(&f.pull, "pull", "missing", "missing, always or never: when to ask the registry")
+	fl.Var(&f.rootSize, "container-root-size", "how much a writable container without a name may write, in memory")
+	fl.Var(&f.shmSize, "shm-size", "size of /dev/shm (default: the machine's memory)")
+	fl.Var(&f.tmpSize, "tmp-size", "size of /tmp and /run (default: half of the machine's memory)")
+	fl.DurationVar(&f.timeout, "timeout", 0, "end the command after this time, as 90s or 2h: SIGTERM, 10 s later SIGKILL")
+	fl.BoolVar(&f.local, "local", false, "run here, even if a cluster is configured")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "print the operations that would start the container")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "print the phases, and which ways of doing things are in use")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing of its own but errors")
+	return f
+}
+
+// fromEnviron applies the PYXIS_CONTAINER_* variables.
+func (f *runFlags) fromEnviron(cmd *cobra.Command) error {
+	settings, err := spec.FromEnviron(f.imageFlags.env.Getenv)
+	if err != nil {
+		return err
+	}
+	given := map[string]bool{}
+	for _, s := range settings {
+		given[s.Flag] = s.Overridden(cmd.Flags().Changed)
+	}
+	for _, s := range settings {
+		if given[s.Flag] {
+			continue
+		}
+		if err := cmd.Flags().Set(s.Flag, s.Value); err != nil {
+			return fault.Usage(fmt.Errorf("%s: %w", s.Variable, err), "unset it, or give --"+s.Flag)
+		}
+	}
+	return nil
+}
+
+// switches settles each option that has a contrary.
+func (f *runFlags) switches(cmd *cobra.Command) error {
+	r := &f.request
+	for _, s := range []struct {
+		name, contrary string
+		value          *bool
+		off            bool
+	}{
+		{"container-mount-home", "no-container-mount-home", &r.MountHome, f.noHome},
+		{"container-remap-root", "no-container-remap-root", &r.RemapRoot, f.noRemap},
+		{"container-entrypoint", "no-container-entrypoint", &r.Entrypoint, f.noEntry},
+		{"container-entrypoint-log", "no-container-entrypoint-log", &f.entryLog, f.noEntryLog},
+		{"container-writable", "container-readonly", &r.Writable, f.readonly},
+	} {
+		if !s.off {
+			continue
+		}
+		if cmd.Flags().Changed(s.name) && *s.value {
+			return fault.Usage(fmt.Errorf("--%s and --%s contradict each other", s.name, s.contrary), "leave one of them out")
+		}
+		*s.value = false
+	}
+	return nil
+}
+
+// parse makes the request of the flags.
+func (f *runFlags) parse(cmd *cobra.Command, args []string) error {
+	if err := f.fromEnviron(cmd); err != nil {
+		return err
+	}
+	if err := f.switches(cmd); err != nil {
+		return err
+	}
+	r := &f.request
+	r.Command, r.Env = args, f.env
+	r.ShmSize, r.TmpSize = f.shmSize.n, f.tmpSize.n
+	cwd, err := os.Getwd()
+	if err != nil {
+		cwd = "/"
+	}
+	for _, text := range f.mounts {
+		mounts, err := spec.ParseMounts(text, cwd)
+		if err != nil {
+			return err
+		}
+		r.Mounts = append(r.Mounts, mounts...)
+	}
+	for n := range r.Mounts {
+		if err := r.Mounts[n].Check(os.Stat); err != nil {
+			return err
+		}
+	}
+	if f.contEnv != "" {
+		if r.ContainerEnv, err = spec.ParseContainerEnv(f.contEnv); err != nil {
+			return err
+		}
+	}
+	if f.unshare != "" {
+		if r.Unshare, err = spec.ParseUnshare(f.unshare); err != nil {
+			return err
+		}
+	}
+	switch f.pid {
+	case "private":
+	case "host":
+		r.HostPID = true
+	default:
+		return fault.Usage(fmt.Errorf("--pid %q: there are private and host", f.pid), "leave it out for private")
+	}
+	if f.save != "" {
+		if f.save, err = spec.ParseSave(f.save, cwd); err != nil {
+			return err
+		}
+	}
+	if f.timeout < 0 {
+		return fault.Usage(fmt.Errorf("--timeout %s: it must not be negative", f.timeout), "leave it out for none")
+	}
+	return f.checkPull()
+}
+
+func (f *runFlags) checkPull() error {
+	switch f.pull {
+	case "missing", "always", "never":
+		return nil
+	}
+	return fault.Usage(fmt.Errorf("--pull %q: there are missing, always and never", f.pull), "leave it out for missing")
+}
+
+// options makes the supervisor's options.
+func (f *runFlags) options() (step.Options, *runImages, error) {
+	o, err := stepOptions(f.imageFlags.env)
+	if err != nil {
+		return o, nil, err
+	}
+	if f.name != "" {
+		if o.Name, o.NameUse, err = spec.ParseName(f.name); err != nil {
+			return o, nil, err
+		}
+	}
+	if f.image == "" && f.name == "" {
+		return o, nil, fault.Usage(errors.New("run: no image is named"), "name one: gangway run --container-image=IMAGE -- CMD")
+	}
+	images, err := newRunImages(f)
+	if err != nil {
+		return o, nil, err
+	}
+	o.Request = f.request
+	o.Image, o.Hold, o.Save = images.open, images.hold, images.save
+	o.SaveTo, o.RootSize, o.Timeout = f.save, f.rootSize.n, f.timeout
+	o.Scratch = scratchDir(images.store.Dir())
+	return o, images, nil
+}
+
+// scratchDir is where a store's disk is used for what is large and goes away again.
+func scratchDir(store string) string { return filepath.Join(store, "scratch") }
+
+// stepOptions are what every verb says that has to do with containers.
+func stepOptions(env *cli.Env) (step.Options, error) {
+	containers, err := step.NamedDir(env.Getenv)
+	if err != nil {
+		return step.Options{}, err
+	}
+	return step.Options{
+		Dirs: step.RunDirs(env.Getenv), Containers: containers,
+		Probe:   []string{probeVerb},
+		Environ: os.Environ(), Getenv: env.Getenv,
+		Stdin: file(env.Stdin), Stdout: os.Stdout, Stderr: file(env.Stderr),
+		Log: env.Logger(),
+	}, nil
+}
+
+// file is the file behind a stream, if it is one: the command gets it as it is.
+func file(stream any) *os.File {
+	f, _ := stream.(*os.File)
+	return f
+}
+
+func (f *runFlags) run(cmd *cobra.Command, args []string) error {
+	if err := f.parse(cmd, args); err != nil {
+		return err
+	}
+	o, images, err := f.options()
+	if err != nil {
+		return err
+	}
+	defer images.close()
+	env := f.imageFlags.env
+	if f.verbose {
+		o.Phase = func(name string, took time.Duration, rung string) {
+			fmt.Fprintf(env.Stderr, "gangway: %-8s %8.1f ms  %s\n", name, float64(took.Microseconds())/1000, rung)
+		}
+	}
+	o.Notes = func(notes []string, argv []string) {
+		if f.entryLog {
+			fmt.Fprintf(env.Stderr, "gangway: command: %s\n", strings.Join(argv, " "))
+		}
+		if f.verbose {
+			for _, note := range notes {
+				fmt.Fprintf(env.Stderr, "gangway: note: %s\n", note)
+			}
+		}
+	}
+	if f.dryRun {
+		return f.printPlan(cmd.Context(), env.Stdout, o)
+	}
+	if !f.quiet {
+		fmt.Fprintf(env.Stderr, "gangway: running here: %s\n", f.what())
+	}
+	smallHeap(env)
+	return step.Run(cmd.Context(), o)
+}
+
+// what names the container in the first line.
+func (f *runFlags) what() string {
+	if f.image == "" {
+		name, _, _ := strings.Cut(f.name, ":")
+		return "container " + name
+	}
+	return f.image
+}
+
+func (f *runFlags) printPlan(ctx context.Context, w io.Writer, o step.Options) error {
+	p, err := step.DryRun(ctx, o)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, p.String())
+	return err
+}
+
+// smallHeap keeps the supervisor small: forking copies the tables of its memory.
+func smallHeap(env *cli.Env) {
+	if env.Getenv("GOGC") == "" {
+		debug.SetGCPercent(25)
+	}
+}

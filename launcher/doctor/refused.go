@@ -1,0 +1,14 @@
+package doctor
+
+import "syscall"
+
+// Refused says why this machine refused something to an ordinary user's namespaces, and
+// the command that mends it: creating them, or, with late, what was to be done in one.
+func Refused(errno syscall.Errno, late bool) (cause, remedy string) {
+	f := readFacts("")
+	r := f.created(errno)
+	if late {
+		r = f.late(errno)
+	}
+	return r.cause, r.remedy
+}

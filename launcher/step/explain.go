@@ -1,0 +1,34 @@
+package step
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/launcher/doctor"
+	"github.com/gangway-hpc/gangway/runtime"
+)
+
+// explain puts cause and remedy to what the kernel refused, as far as this machine says
+// them.
+func explain(err error) error {
+	op, ok := errors.AsType[*runtime.OpError](err)
+	if !ok {
+		return err
+	}
+	f := &fault.Error{What: fmt.Errorf("start container: %w", err), See: "gangway doctor"}
+	switch {
+	case strings.HasPrefix(op.Call, "clone") || strings.Contains(op.What, "uid_map") || strings.Contains(op.What, "gid_map") || strings.Contains(op.What, "setgroups"):
+		f.Cause, f.Hint = doctor.Refused(op.Errno, !strings.HasPrefix(op.Call, "clone"))
+	case op.Errno == syscall.EINVAL && strings.Contains(op.What, "overlay"):
+		f.Hint = "the container's directory may be on a file system that an overlay cannot write to, as NFS: keep it on a local disk, GANGWAY_CONTAINERS=DIR"
+	case op.Errno == syscall.ENOSPC:
+		f.Hint = "free some space, or raise the limit of namespaces and mounts: gangway doctor says which"
+	case errors.Is(op.Errno, fs.ErrPermission):
+		f.Cause, f.Hint = doctor.Refused(op.Errno, true)
+	}
+	return f
+}

@@ -1,0 +1,172 @@
+package step
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/internal/fault"
+)
+
+// What goes over the socket of a supervisor: messages of JSON, each behind its length
+// in 4 bytes, little endian, with which descriptors may come.
+
+// maxMessage bounds a message: the largest are environments, which execve(2) limits to
+// a few MiB.
+const maxMessage = 8 << 20
+
+// execRequest asks for a process in the container. Its stdin, stdout and stderr come
+// along, unless it gets a terminal.
+type execRequest struct {
+	Args     []string `json:"args"`
+	Env      []string `json:"env,omitempty"` // over those of the container
+	Cwd      string   `json:"cwd,omitempty"` // "" is the container's
+	Terminal bool     `json:"terminal,omitempty"`
+}
+
+// execSignal goes to the process.
+type execSignal struct {
+	Signal int `json:"signal"`
+}
+
+// execReply tells, in this order: that the process runs, and the terminal's other end
+// comes along; how it ended.
+type execReply struct {
+	PID   int        `json:"pid,omitempty"`
+	Exit  *int       `json:"exit,omitempty"`
+	Error *wireFault `json:"error,omitempty"`
+}
+
+// wireFault is a fault.Error that was made elsewhere.
+type wireFault struct {
+	What  string `json:"what"`
+	Cause string `json:"cause,omitempty"`
+	Hint  string `json:"hint,omitempty"`
+	Code  int    `json:"code,omitempty"`
+}
+
+func toWire(err error) *wireFault {
+	w := &wireFault{What: err.Error(), Code: fault.Code(err)}
+	if f, ok := errors.AsType[*fault.Error](err); ok {
+		w.Cause, w.Hint = f.Cause, f.Hint
+	}
+	return w
+}
+
+func (w *wireFault) fault() error {
+	return &fault.Error{What: errors.New(w.What), Cause: w.Cause, Hint: w.Hint, Code: w.Code}
+}
+
+func send(c *net.UnixConn, v any, files ...*os.File) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if len(b) > maxMessage {
+		return fmt.Errorf("send message of %d bytes: the limit is %d", len(b), maxMessage)
+	}
+	var oob []byte
+	if len(files) > 0 {
+		fds := make([]int, len(files))
+		for n, f := range files {
+			fds[n] = int(f.Fd())
+		}
+		oob = unix.UnixRights(fds...)
+	}
+	head := binary.LittleEndian.AppendUint32(nil, uint32(len(b)))
+	if _, _, err := c.WriteMsgUnix(head, oob, nil); err != nil {
+		return err
+	}
+	_, err = c.Write(b)
+	return err
+}
+
+// receive reads a message, and at most max descriptors with it, which are closed when
+// a program is executed.
+func receive(c *net.UnixConn, v any, max int) (files []*os.File, err error) {
+	defer func() {
+		if err != nil {
+			closeAll(files)
+			files = nil
+		}
+	}()
+	var head [4]byte
+	oob := make([]byte, unix.CmsgSpace(4*max))
+	n, oobn, flags, _, err := c.ReadMsgUnix(head[:], oob)
+	if err != nil {
+		return nil, err
+	}
+	if files, err = rights(oob[:oobn]); err != nil {
+		return files, err
+	}
+	if n == 0 {
+		return files, io.EOF
+	}
+	if flags&unix.MSG_CTRUNC != 0 {
+		return files, errors.New("receive message: too many descriptors")
+	}
+	if _, err := io.ReadFull(c, head[n:]); err != nil {
+		return files, err
+	}
+	size := binary.LittleEndian.Uint32(head[:])
+	if size > maxMessage {
+		return files, fmt.Errorf("receive message of %d bytes: the limit is %d", size, maxMessage)
+	}
+	b := make([]byte, size)
+	if _, err := io.ReadFull(c, b); err != nil {
+		return files, err
+	}
+	return files, json.Unmarshal(b, v)
+}
+
+func rights(oob []byte) ([]*os.File, error) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	var files []*os.File
+	for _, m := range messages {
+		fds, err := unix.ParseUnixRights(&m)
+		if err != nil {
+			return files, err
+		}
+		for _, fd := range fds {
+			unix.CloseOnExec(fd)
+			files = append(files, os.NewFile(uintptr(fd), "received"))
+		}
+	}
+	return files, nil
+}
+
+func closeAll(files []*os.File) {
+	for f := range slices.Values(files) {
+		_ = f.Close()
+	}
+}
+
+// checkPeer refuses all but this user, and root, who may do anything anyway.
+func checkPeer(c *net.UnixConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	if err := raw.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return err
+	}
+	if cerr != nil {
+		return cerr
+	}
+	if uid := int(cred.Uid); uid != os.Geteuid() && uid != 0 {
+		return &fault.Error{What: fmt.Errorf("the container belongs to user %d, not to user %d", os.Geteuid(), uid), Hint: "run as its owner"}
+	}
+	return nil
+}

@@ -1,0 +1,211 @@
+package step
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/fsx"
+	"github.com/gangway-hpc/gangway/runtime"
+)
+
+// prepare makes the container, all but the start of its command, on the best rung that
+// works, and lets others reach it.
+func (s *step) prepare(ctx context.Context) error {
+	var err error
+	if s.host, err = readHost(s.Environ, s.Getenv); err != nil {
+		return fmt.Errorf("look at this machine: %w", err)
+	}
+	if s.dir, err = newRunDir(ctx, s.Dirs[0]); err != nil {
+		return err
+	}
+	s.onClose(s.dir.remove)
+	config, err := s.climb(ctx)
+	if err != nil {
+		return err
+	}
+	s.onClose(s.container.Close)
+	s.phase("prepare", s.root.rung)
+	if s.Notes != nil {
+		s.Notes(s.built.Notes, config.Spec.Process.Args)
+	}
+	if s.SaveTo != "" || s.named != nil {
+		s.saved = s.upper(config)
+	}
+	return s.listen(ctx, config)
+}
+
+// listen makes the container reachable.
+func (s *step) listen(ctx context.Context, c *runtime.Config) error {
+	l, err := s.dir.listen()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s.server = &server{container: s.container, env: c.Spec.Process.Env, cwd: c.Spec.Process.Cwd, log: s.Log}
+	s.server.wg.Go(func() { s.server.serve(ctx, l) })
+	s.onClose(func() error {
+		cancel()
+		err := l.Close()
+		s.server.wg.Wait()
+		return err
+	})
+	return s.dir.publish(&State{
+		ID: s.dir.id(), Name: s.Name, Image: s.image.Name, Supervisor: os.Getpid(), Init: s.container.Init(),
+		PidNS: s.container.PidNS(), Command: c.Spec.Process.Args, Started: time.Now(),
+	})
+}
+
+// climb tries the rungs of the ladder, best first.
+func (s *step) climb(ctx context.Context) (*runtime.Config, error) {
+	var first error
+	for _, rung := range s.rungs(ctx) {
+		c, err := s.configFor(ctx, rung)
+		if err == nil {
+			err = s.try(ctx, c)
+		}
+		if err == nil {
+			if rung == rungTree || rung == rungTreeOverlay {
+				s.Log.Warn("the image is written to disk for this run, because there is no FUSE here", "see", "gangway doctor")
+			}
+			return c, nil
+		}
+		if first == nil {
+			first = err
+		}
+		if !stepsDown(err) {
+			return nil, err
+		}
+		s.Log.Debug("rung of the root file system failed", "rung", rung, "err", err)
+	}
+	return nil, first
+}
+
+// try prepares the container; where no /proc can be mounted, once more with that of the
+// host.
+func (s *step) try(ctx context.Context, c *runtime.Config) error {
+	var err error
+	if s.container, err = runtime.Prepare(ctx, c); err == nil || s.Request.HostPID || !failedAt(err, "/proc") {
+		return explain(err)
+	}
+	s.Request.HostPID = true
+	again, berr := s.configFor(ctx, s.root.rung)
+	if berr != nil {
+		return errors.Join(explain(err), berr)
+	}
+	*c = *again
+	if s.container, berr = runtime.Prepare(ctx, c); berr != nil {
+		return explain(berr)
+	}
+	s.Log.Warn("processes of the host are visible: no /proc of its own can be mounted here, as is usual within other containers", "see", "gangway doctor")
+	return nil
+}
+
+// failedAt says whether an operation of the container failed that is about something.
+func failedAt(err error, what string) bool {
+	op, ok := errors.AsType[*runtime.OpError](err)
+	return ok && strings.Contains(op.What, what)
+}
+
+// stepsDown says whether another rung may do what this one could not.
+func stepsDown(err error) bool {
+	return failedAt(err, "fuse") || failedAt(err, "overlay") || errors.Is(err, errNoProgram)
+}
+
+// rungs returns what to try, best first.
+func (s *step) rungs(ctx context.Context) []string {
+	writable := s.Request.Writable || s.named != nil
+	if s.image.Dir != "" {
+		return []string{rungDirOverlay, rungDir}
+	}
+	fuse := canOpenFUSE()
+	tree := []string{rungTree}
+	switch {
+	case writable && s.named != nil, writable && s.SaveTo != "":
+		tree = []string{rungTreeOverlay} // what is written must lie apart
+	case writable:
+		tree = []string{rungTree}
+	}
+	switch {
+	case !fuse:
+		return tree
+	case !writable:
+		return append([]string{rungFUSE}, tree...)
+	}
+	rung, err := s.writableRung(ctx)
+	if err != nil {
+		s.Log.Warn("whether what is mounted can be written to is not known", "err", err)
+		rung = rungOverlay
+	}
+	switch rung {
+	case rungFuseOverlay:
+		return append([]string{rungFuseOverlay}, tree...)
+	case rungTree:
+		return tree
+	}
+	return append([]string{rungOverlay, rungFuseOverlay}, tree...)
+}
+
+// canOpenFUSE says whether this user may open the device.
+func canOpenFUSE() bool {
+	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	return f.Close() == nil
+}
+
+var errNoProgram = errors.New("fuse-overlayfs is not installed")
+
+func fuseOverlayProgram() (string, error) {
+	program, err := exec.LookPath("fuse-overlayfs")
+	if err != nil {
+		return "", fmt.Errorf("find overlay program: %w: %w", errNoProgram, err)
+	}
+	return filepath.Abs(program)
+}
+
+// scratch makes a directory on disk that goes away with this run; if this process is
+// killed, with the next one.
+func (s *step) scratch() (string, error) {
+	if s.scratchDir != "" {
+		// A rung that failed has left it half full.
+		if err := removeTree(filepath.Join(s.scratchDir, "tree")); err != nil {
+			return "", err
+		}
+		return s.scratchDir, nil
+	}
+	hint := func(err error) error {
+		return &fault.Error{What: fmt.Errorf("make scratch directory: %w", err), Hint: "keep images on a disk with room: --store DIR, or set GANGWAY_STORE"}
+	}
+	dir := filepath.Join(s.Scratch, s.dir.id())
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", hint(err)
+	}
+	lock, err := fsx.TryAcquire(filepath.Join(dir, lockName), fsx.Exclusive)
+	if err != nil {
+		return "", hint(err)
+	}
+	s.scratchDir = dir
+	s.onClose(func() error { return errors.Join(removeTree(dir), lock.Release()) })
+	return dir, nil
+}
+
+// sweepScratch removes the scratch directories of runs that were killed.
+func (s *step) sweepScratch() {
+	entries, err := os.ReadDir(s.Scratch)
+	if err != nil {
+		return // there is none
+	}
+	for _, e := range entries {
+		if left, err := leftover(filepath.Join(s.Scratch, e.Name()), true); err != nil {
+			s.Log.Warn("scratch directory of a killed run stays", "dir", filepath.Join(s.Scratch, e.Name()), "removed", left, "err", err)
+		}
+	}
+}

@@ -1,0 +1,335 @@
+package step
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/gangway-hpc/gangway/image/rootfs"
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/runtime"
+	"github.com/gangway-hpc/gangway/runtime/spec"
+)
+
+// The rungs of the ladder of root file systems, best first. The one in use is named
+// by --verbose, and in a warning where it is slow.
+const (
+	rungFUSE        = "fuse"                  // served from the cached layers, read-only
+	rungOverlay     = "fuse + overlay"        // the kernel's overlay takes what is written
+	rungFuseOverlay = "fuse + fuse-overlayfs" // where the kernel's cannot be used over FUSE
+	rungTree        = "tree"                  // the image, written to disk
+	rungTreeOverlay = "tree + overlay"
+	rungDir         = "directory"
+	rungDirOverlay  = "directory + overlay"
+)
+
+// root is the root file system of a container, as far as this process has to do with
+// it.
+type root struct {
+	rung   string
+	broken chan error // why it is not served any more
+}
+
+// config makes the runtime's configuration for the best rung, and for the others when
+// that one has failed.
+func (s *step) configFor(ctx context.Context, rung string) (*runtime.Config, error) {
+	s.root = &root{rung: rung, broken: make(chan error, 1)}
+	c := &runtime.Config{
+		Stage: s.dir.file(stageName),
+		Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr,
+		FakeRoot: s.Request.RemapRoot,
+		Orphan:   runtime.Orphan{Message: "gangway: error: the container's supervisor died, and the container with it\n", Remove: s.dir.orphan()},
+		Log:      s.Log,
+	}
+	var err error
+	switch rung {
+	case rungDir, rungDirOverlay:
+		err = s.directoryRoot(c, rung)
+	case rungTree, rungTreeOverlay:
+		err = s.treeRoot(ctx, c, rung)
+	default:
+		err = s.servedRoot(ctx, c, rung)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.Spec = s.built.Spec
+	return c, nil
+}
+
+// build makes the spec, and has the root made what that needs. mountpoint returns where
+// a path leads, so that no symlink of the image takes a mount to where none may be.
+func (s *step) build(in spec.Root, file func(spec.File) error, mountpoint func(path string, dir bool) (string, error)) error {
+	var err error
+	if s.built, err = spec.Build(s.Request, s.image.Config, s.host, in); err != nil {
+		return err
+	}
+	for _, f := range s.built.Files {
+		if err := file(f); err != nil {
+			return rootFault(f.Path, err)
+		}
+	}
+	return s.built.Settle(mountpoint)
+}
+
+func rootFault(path string, err error) error {
+	return &fault.Error{
+		What: fmt.Errorf("make %s in the container: %w", path, err),
+		Hint: "the image has something else there; look: gangway image inspect, or mount elsewhere",
+	}
+}
+
+// tree makes the tree of the image with what this container adds.
+func (s *step) tree() (*rootfs.Tree, error) {
+	t, err := s.image.tree()
+	if err != nil {
+		return nil, err
+	}
+	err = s.build(t,
+		func(f spec.File) error {
+			_, err := t.AddFile(f.Path, f.Content, f.Mode)
+			return err
+		},
+		t.Mountpoint)
+	return t, err
+}
+
+// servedRoot is the image through FUSE.
+func (s *step) servedRoot(ctx context.Context, c *runtime.Config, rung string) error {
+	t, err := s.tree()
+	if err != nil {
+		return err
+	}
+	uid, gid := s.inside()
+	broken := s.root.broken
+	c.Root.FUSE = &runtime.FUSE{
+		Options: func(fd int) string { return rootfs.MountOptions(fd, uid, gid) },
+		Serve: func(_ context.Context, dev *os.File) error {
+			server, err := rootfs.Serve(dev, t, rootfs.ServeOptions{UID: uid, GID: gid, Log: s.Log})
+			if err != nil {
+				return err
+			}
+			s.onClose(server.Close)
+			go func() {
+				if err := server.Wait(); err != nil {
+					broken <- err
+				}
+			}()
+			return nil
+		},
+	}
+	if rung == rungFUSE {
+		return nil
+	}
+	if c.Root.Overlay, err = s.overlay(); err != nil {
+		return err
+	}
+	if rung == rungFuseOverlay {
+		c.Root.Overlay.Program, err = fuseOverlayProgram()
+	}
+	return err
+}
+
+// inside are the ids that the user has in the container.
+func (s *step) inside() (uid, gid uint32) {
+	if s.Request.RemapRoot {
+		return 0, 0
+	}
+	return uint32(s.host.UID), uint32(s.host.GID) //nolint:gosec // the kernel's ids have 32 bits
+}
+
+// overlay says where what is written goes: to a named container's directory; to a
+// directory that is removed at the end, where it is saved before that; else to memory.
+func (s *step) overlay() (*runtime.Overlay, error) {
+	switch {
+	case s.named != nil:
+		return &runtime.Overlay{Upper: s.named.Upper(), Work: s.named.Work()}, nil
+	case s.SaveTo != "" && s.Request.Writable:
+		dir, err := s.scratch()
+		if err != nil {
+			return nil, err
+		}
+		o := &runtime.Overlay{Upper: filepath.Join(dir, upperName), Work: filepath.Join(dir, workName)}
+		for _, dir := range []string{o.Upper, o.Work} {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return nil, err
+			}
+		}
+		return o, nil
+	}
+	return &runtime.Overlay{Size: s.RootSize}, nil
+}
+
+// upper is the directory of what was written, "" if it lies in memory or nothing was.
+func (s *step) upper(c *runtime.Config) string {
+	if c == nil || c.Root.Overlay == nil {
+		return ""
+	}
+	return c.Root.Overlay.Upper
+}
+
+// treeRoot is the image written to disk: slow and large, but all that can be had where
+// there is no /dev/fuse, as within other containers.
+func (s *step) treeRoot(ctx context.Context, c *runtime.Config, rung string) error {
+	t, err := s.tree()
+	if err != nil {
+		return err
+	}
+	dir, err := s.scratch()
+	if err != nil {
+		return err
+	}
+	c.Root.Dir = filepath.Join(dir, "tree")
+	if err := os.Mkdir(c.Root.Dir, 0o755); err != nil {
+		return err
+	}
+	if err := t.Extract(ctx, c.Root.Dir, rootfs.ExtractOptions{}); err != nil {
+		return fmt.Errorf("write image to %s: %w", c.Root.Dir, err)
+	}
+	if rung == rungTree {
+		c.Root.Writable = s.Request.Writable
+		return nil
+	}
+	c.Root.Overlay, err = s.overlay()
+	return err
+}
+
+// directoryRoot is a directory of the host. What a container needs, and what it writes,
+// lies over it: the directory itself is not changed.
+func (s *step) directoryRoot(c *runtime.Config, rung string) error {
+	in := dirRoot(s.image.Dir)
+	c.Root.Dir = s.image.Dir
+	var missing []string
+	add := func(path string, dir bool, content []byte, mode fs.FileMode) (string, error) {
+		at, info, err := in.resolve(path)
+		if err != nil {
+			return "", err
+		}
+		if info == nil {
+			missing = append(missing, at)
+		} else if info.IsDir() != dir {
+			return "", fmt.Errorf("the directory has %s there", kindName(info))
+		}
+		if info == nil || content != nil {
+			c.Root.Additions = append(c.Root.Additions, runtime.Addition{Path: at, Dir: dir, Content: content, Mode: mode})
+		}
+		return at, nil
+	}
+	err := s.build(in,
+		func(f spec.File) error {
+			_, err := add(f.Path, false, f.Content, fs.FileMode(f.Mode))
+			return err
+		},
+		func(path string, dir bool) (string, error) { return add(path, dir, nil, 0) })
+	if err != nil {
+		return err
+	}
+	if rung == rungDir {
+		c.Root.Additions = nil
+		if len(missing) > 0 {
+			return &fault.Error{
+				What:  fmt.Errorf("use directory %s as an image: %s is missing in it", s.image.Dir, strings.Join(missing, ", ")),
+				Cause: "no overlay can be mounted here, so that nothing can be put over the directory",
+				Hint:  "make them: cd " + s.image.Dir + " && mkdir -p ." + strings.Join(missing, " ."),
+			}
+		}
+		if s.Request.Writable || s.named != nil {
+			return &fault.Error{
+				What:  fmt.Errorf("use directory %s as a writable image: no overlay can be mounted here", s.image.Dir),
+				Cause: "what the container writes would be written to the directory itself",
+				Hint:  "leave out --container-writable and --container-name; gangway doctor says why there is no overlay",
+			}
+		}
+		return nil
+	}
+	if !s.Request.Writable && s.named == nil {
+		c.Root.Overlay = &runtime.Overlay{ReadOnly: true}
+		return nil
+	}
+	c.Root.Overlay, err = s.overlay()
+	return err
+}
+
+func kindName(i fs.FileInfo) string {
+	if i.IsDir() {
+		return "a directory"
+	}
+	return "a file"
+}
+
+// dirRoot is a directory of the host as a root file system: names are followed as they
+// will be in the container, where it is "/".
+type dirRoot string
+
+// ReadFile implements spec.Root.
+func (d dirRoot) ReadFile(path string, limit int64) ([]byte, error) {
+	at, info, err := d.resolve(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case info == nil:
+		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+	case !info.Mode().IsRegular():
+		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrInvalid}
+	case info.Size() > limit:
+		return nil, fmt.Errorf("read %s: %d bytes are more than the limit of %d", path, info.Size(), limit)
+	}
+	return os.ReadFile(filepath.Join(string(d), at))
+}
+
+// Exists implements spec.Root.
+func (d dirRoot) Exists(path string) bool {
+	_, info, err := d.resolve(path)
+	return err == nil && info != nil
+}
+
+// maxLinks is how many symlinks a path may lead through, as in the kernel.
+const maxLinks = 40
+
+// resolve returns where a path leads, and what is there: nil if nothing is.
+func (d dirRoot) resolve(path string) (string, fs.FileInfo, error) {
+	at := "/"
+	rest := strings.Split(path, "/")
+	for links := 0; len(rest) > 0; {
+		part := rest[0]
+		rest = rest[1:]
+		switch part {
+		case "", ".":
+			continue
+		case "..":
+			at = filepath.Dir(at)
+			continue
+		}
+		next := filepath.Join(at, part)
+		i, err := os.Lstat(filepath.Join(string(d), next))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return filepath.Join(append([]string{next}, rest...)...), nil, nil
+		case err != nil:
+			return "", nil, err
+		case i.Mode()&fs.ModeSymlink != 0:
+			if links++; links > maxLinks {
+				return "", nil, &fs.PathError{Op: "resolve", Path: path, Err: syscall.ELOOP}
+			}
+			to, err := os.Readlink(filepath.Join(string(d), next))
+			if err != nil {
+				return "", nil, err
+			}
+			if strings.HasPrefix(to, "/") {
+				at = "/"
+			}
+			rest = append(strings.Split(to, "/"), rest...)
+			continue
+		case len(rest) > 0 && !i.IsDir():
+			return "", nil, &fs.PathError{Op: "resolve", Path: path, Err: syscall.ENOTDIR}
+		}
+		at = next
+	}
+	info, err := os.Lstat(filepath.Join(string(d), at))
+	return at, info, err
+}

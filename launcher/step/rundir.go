@@ -1,0 +1,294 @@
+package step
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/fsx"
+)
+
+// State is what others may know of a container that runs.
+type State struct {
+	ID         string    `json:"id"`
+	Name       string    `json:"name,omitempty"`
+	Image      string    `json:"image"`
+	Supervisor int       `json:"supervisor"` // pid
+	Init       int       `json:"init"`       // pid of PID 1, as the host counts
+	PidNS      uint64    `json:"pidns"`      // inode of the pid namespace
+	Command    []string  `json:"command"`
+	Started    time.Time `json:"started"`
+}
+
+// The names in a run directory.
+const (
+	lockName  = "lock"
+	stateName = "state.json"
+	sockName  = "sock"
+	stageName = "root"
+)
+
+// RunDirs returns the directories in which containers of this user may be found,
+// the one for new containers first: $GANGWAY_RUNTIME_DIR alone where it is set, else
+// $XDG_RUNTIME_DIR/gangway where there is such a directory, and one in /tmp.
+func RunDirs(getenv func(string) string) []string {
+	if dir := getenv("GANGWAY_RUNTIME_DIR"); dir != "" {
+		return []string{dir}
+	}
+	var dirs []string
+	if dir := getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) && ours(dir) == nil {
+		dirs = append(dirs, filepath.Join(dir, "gangway"))
+	}
+	return append(dirs, filepath.Join(os.TempDir(), "gangway-"+strconv.Itoa(os.Geteuid())))
+}
+
+// ours says why a directory is not one that only this user may write to.
+func ours(dir string) error {
+	st, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	switch {
+	case !st.IsDir():
+		return fmt.Errorf("use %s: %w", dir, syscall.ENOTDIR)
+	case !ok || int(sys.Uid) != os.Geteuid():
+		return fmt.Errorf("use %s: it belongs to another user", dir)
+	case st.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("use %s: others may write there (mode %04o)", dir, st.Mode().Perm())
+	}
+	return nil
+}
+
+// runDir is the directory of one container that runs. Its lock is held for as long as
+// the supervisor lives: a directory whose lock is free is a leftover.
+type runDir struct {
+	path string
+	lock *fsx.Lock
+}
+
+// newRunDir makes a run directory below base, which it makes too.
+func newRunDir(ctx context.Context, base string) (*runDir, error) {
+	hint := func(err error) error {
+		return &fault.Error{What: fmt.Errorf("make run directory: %w", err), Hint: "choose another directory of your own: GANGWAY_RUNTIME_DIR=DIR"}
+	}
+	if err := os.MkdirAll(base, 0o700); err != nil {
+		return nil, hint(err)
+	}
+	if err := ours(base); err != nil {
+		return nil, hint(err)
+	}
+	for {
+		d := &runDir{path: filepath.Join(base, strings.ToLower(rand.Text()[:12]))}
+		if err := os.Mkdir(d.path, 0o700); err != nil {
+			if errors.Is(err, fs.ErrExist) {
+				continue
+			}
+			return nil, hint(err)
+		}
+		var err error
+		d.lock, err = fsx.TryAcquire(d.file(lockName), fsx.Exclusive)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fsx.ErrLocked) {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			continue // somebody who removes leftovers was faster
+		}
+		if err == nil {
+			err = os.Mkdir(d.file(stageName), 0o700)
+		}
+		if err != nil {
+			return nil, errors.Join(hint(err), d.remove())
+		}
+		return d, nil
+	}
+}
+
+func (d *runDir) id() string              { return filepath.Base(d.path) }
+func (d *runDir) file(name string) string { return filepath.Join(d.path, name) }
+
+// orphan lists what PID 1 removes if the supervisor dies, in that order.
+func (d *runDir) orphan() []string {
+	return []string{d.file(sockName), d.file(stateName), d.file(stageName), d.file(lockName), d.path}
+}
+
+// listen makes the socket. Its name goes through /proc, because that of the directory
+// may be longer than the 107 bytes that a socket's may have.
+func (d *runDir) listen() (*net.UnixListener, error) {
+	dir, err := os.Open(d.path)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: procName(dir, sockName)})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", d.file(sockName), err)
+	}
+	l.SetUnlinkOnClose(false) // remove does it
+	return l, nil
+}
+
+func procName(dir *os.File, name string) string {
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)
+}
+
+// publish makes the container known to others.
+func (d *runDir) publish(s *State) error {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	// Not synced: it means nothing after a crash of the machine.
+	tmp := d.file(sockName) + ".tmp"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, d.file(stateName))
+}
+
+// remove removes the directory and ends the lock.
+func (d *runDir) remove() error {
+	err := os.RemoveAll(d.path)
+	if d.lock != nil {
+		err = errors.Join(err, d.lock.Release())
+	}
+	return err
+}
+
+// Leftovers finds what killed runs left in the run directories and removes it, if
+// remove is set. It returns what it found. Nothing of a run that lives is touched.
+func Leftovers(dirs []string, remove bool) ([]string, error) {
+	var found []string
+	var errs []error
+	for _, base := range dirs {
+		if ours(base) != nil {
+			continue
+		}
+		entries, err := os.ReadDir(base)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		for _, e := range entries {
+			left, err := leftover(filepath.Join(base, e.Name()), remove)
+			if left {
+				found = append(found, filepath.Join(base, e.Name()))
+			}
+			errs = append(errs, err)
+		}
+	}
+	return found, errors.Join(errs...)
+}
+
+// youngest is how old a directory without a lock must be to be a leftover: its maker
+// may be between two system calls.
+const youngest = 2 * time.Second
+
+func leftover(dir string, remove bool) (bool, error) {
+	st, err := os.Lstat(dir)
+	if err != nil || !st.IsDir() {
+		return false, nil // files of other purpose, or gone
+	}
+	name := filepath.Join(dir, lockName)
+	if _, err := os.Lstat(name); err != nil && time.Since(st.ModTime()) < youngest {
+		return false, nil
+	}
+	lock, err := fsx.TryAcquire(name, fsx.Exclusive)
+	if errors.Is(err, fsx.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if !remove {
+		return true, lock.Release()
+	}
+	return true, errors.Join(removeTree(dir), lock.Release())
+}
+
+// Running returns the containers that run, as their run directories say.
+func Running(dirs []string) ([]State, error) {
+	var all []State
+	for _, base := range dirs {
+		if ours(base) != nil {
+			continue
+		}
+		entries, err := os.ReadDir(base)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if s, ok := running(filepath.Join(base, e.Name())); ok {
+				all = append(all, s)
+			}
+		}
+	}
+	return all, nil
+}
+
+func running(dir string) (State, bool) {
+	var s State
+	b, err := os.ReadFile(filepath.Join(dir, stateName))
+	if err != nil || json.Unmarshal(b, &s) != nil || s.ID != filepath.Base(dir) {
+		return s, false
+	}
+	lock, err := fsx.TryAcquire(filepath.Join(dir, lockName), fsx.Shared)
+	if err == nil {
+		_ = lock.Release() // a leftover
+		return s, false
+	}
+	return s, errors.Is(err, fsx.ErrLocked)
+}
+
+// Find returns the running container that a person names: by its name, its id, or the
+// pid of a process in it or of its supervisor.
+func Find(dirs []string, name string) (State, string, error) {
+	all, err := Running(dirs)
+	if err != nil {
+		return State{}, "", err
+	}
+	pid, _ := strconv.Atoi(name)
+	var ns uint64
+	if pid > 0 {
+		ns = pidNamespace(pid)
+	}
+	for _, s := range all {
+		if s.Name == name || s.ID == name || pid > 0 && (s.Supervisor == pid || s.Init == pid || ns != 0 && s.PidNS == ns) {
+			for _, base := range dirs {
+				if dir := filepath.Join(base, s.ID); ours(dir) == nil {
+					return s, dir, nil
+				}
+			}
+		}
+	}
+	hint := "see what runs: gangway container ls"
+	if len(all) == 0 {
+		hint = "no container runs; start one: gangway run --container-name=" + name + " --container-image=IMAGE -- CMD"
+		if pid > 0 {
+			hint = "no container of this user runs"
+		}
+	}
+	return State{}, "", &fault.Error{What: fmt.Errorf("find container %s: no such container runs", name), Hint: hint}
+}
+
+// pidNamespace returns the inode of a process's pid namespace, 0 if it cannot be seen.
+func pidNamespace(pid int) uint64 {
+	st, err := os.Stat(fmt.Sprintf("/proc/%d/ns/pid", pid))
+	if err != nil {
+		return 0
+	}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		return sys.Ino
+	}
+	return 0
+}

@@ -1,0 +1,179 @@
+package step
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gangway-hpc/gangway/internal/fsx"
+)
+
+// TestRunDir: what a run publishes is found by name, id and pid; what a run that died
+// left behind is found and removed, what lives is not.
+func TestRunDir(t *testing.T) {
+	base := filepath.Join(t.TempDir(), strings.Repeat("long", 40)) // longer than a socket's name may be
+	d, err := newRunDir(t.Context(), base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := d.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s := State{ID: d.id(), Name: "dev", Image: "debian", Supervisor: os.Getpid(), Init: 1 << 22, PidNS: pidNamespace(os.Getpid())}
+	if err := d.publish(&s); err != nil {
+		t.Fatal(err)
+	}
+	dead, err := newRunDir(t.Context(), base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.publish(&State{ID: dead.id(), Name: "dead"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.lock.Release(); err != nil { // as the kernel does when its process dies
+		t.Fatal(err)
+	}
+	dirs := []string{base}
+	for _, name := range []string{"dev", d.id(), fmt.Sprint(os.Getpid()), fmt.Sprint(1 << 22), fmt.Sprint(os.Getppid())} {
+		got, dir, err := Find(dirs, name)
+		if err != nil || got.ID != s.ID || dir != d.path {
+			t.Errorf("find %s: %+v, %s, %v", name, got, dir, err)
+		}
+	}
+	for _, name := range []string{"dead", "nobody", "0", "-1", ""} {
+		if got, _, err := Find(dirs, name); err == nil {
+			t.Errorf("find %q: %+v", name, got)
+		}
+	}
+	for _, remove := range []bool{false, true} {
+		left, err := Leftovers(dirs, remove)
+		if err != nil || len(left) != 1 || left[0] != dead.path {
+			t.Errorf("leftovers %v, %v", left, err)
+		}
+	}
+	if _, err := os.Lstat(dead.path); !os.IsNotExist(err) {
+		t.Errorf("the leftover is still there: %v", err)
+	}
+	c, err := dial(d.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	if err := d.remove(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(base); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}
+
+// TestRunDirOfOthers: a directory that others may write to is refused, so that nobody
+// can put a socket of his own there.
+func TestRunDirOfOthers(t *testing.T) {
+	base := t.TempDir()
+	if err := os.Chmod(base, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newRunDir(t.Context(), base); err == nil || !strings.Contains(err.Error(), "others may write there") {
+		t.Error(err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(t.TempDir(), link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newRunDir(t.Context(), link); err == nil {
+		t.Error("a symlink was followed")
+	}
+}
+
+// TestNamed: a container is kept, locked by who uses it, and removed with directories
+// that its user may not read.
+func TestNamed(t *testing.T) {
+	base := t.TempDir()
+	n, err := createNamed(t.Context(), base, Named{Name: "dev", Image: "debian", Remap: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openNamed(base, "dev"); !errors.Is(err, fsx.ErrLocked) {
+		t.Errorf("opened twice: %v", err)
+	}
+	if err := RemoveContainer(base, "dev"); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Error(err)
+	}
+	deep := filepath.Join(n.Upper(), "a", "b")
+	if err := os.MkdirAll(deep, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(deep, "f"), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Dir(deep), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := openNamed(base, "dev")
+	if err != nil || again.Image != "debian" || !again.Remap {
+		t.Fatalf("%+v, %v", again, err)
+	}
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := Containers(base); err != nil || len(all) != 1 {
+		t.Errorf("%v, %v", all, err)
+	}
+	if err := RemoveContainer(base, "dev"); err != nil {
+		t.Error(err)
+	}
+	if all, err := Containers(base); err != nil || len(all) != 0 {
+		t.Errorf("%v, %v", all, err)
+	}
+	for _, bad := range []string{"", ".", "..", "a/b", "../x", "-x", ".x", "a b", "a\n", strings.Repeat("x", 129)} {
+		if RemoveContainer(base, bad) == nil || checkName(bad) == nil {
+			t.Errorf("%q is taken as a name", bad)
+		}
+	}
+}
+
+// TestDirRoot: names in a directory lead where they will lead when it is the root.
+func TestDirRoot(t *testing.T) {
+	dir := t.TempDir()
+	script := `mkdir -p usr/bin etc a/b; echo x > etc/file; ln -s usr/bin bin; ln -s /etc/file abs; ln -s ../../../etc up; ln -s loop loop; ln -s /etc a/b/c; ln -s missing dangling`
+	cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	d := dirRoot(dir)
+	for path, want := range map[string]string{
+		"/": "/", "": "/", "/..": "/", "/../etc/./": "/etc", "/bin": "/usr/bin", "/bin/..": "/usr",
+		"/abs": "/etc/file", "/up/file": "/etc/file", "/a/b/c/file": "/etc/file",
+	} {
+		if at, info, err := d.resolve(path); err != nil || at != want || info == nil {
+			t.Errorf("%s leads to %s, %v, want %s", path, at, err, want)
+		}
+	}
+	for path, want := range map[string]string{"/bin/new/x": "/usr/bin/new/x", "/dangling": "/missing", "/nowhere": "/nowhere"} {
+		if at, info, err := d.resolve(path); err != nil || at != want || info != nil {
+			t.Errorf("%s leads to %s, %v, want %s, missing", path, at, err, want)
+		}
+	}
+	for _, path := range []string{"/loop", "/etc/file/x"} {
+		if at, _, err := d.resolve(path); err == nil {
+			t.Errorf("%s leads to %s", path, at)
+		}
+	}
+	if b, err := d.ReadFile("/abs", 2); err != nil || string(b) != "x\n" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := d.ReadFile("/abs", 1); err == nil {
+		t.Error("the limit does not count")
+	}
+}

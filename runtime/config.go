@@ -1,0 +1,97 @@
+package runtime
+
+import (
+	"context"
+	"io/fs"
+	"log/slog"
+	"os"
+	"syscall"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Config is what a container is made of.
+type Config struct {
+	// Spec says what runs and what it sees: process (args, env, cwd, terminal, rlimits,
+	// oomScoreAdj), root.readonly, hostname, mounts, and of linux the namespaces, the
+	// mappings, devices (the host's nodes of those names), maskedPaths and
+	// readonlyPaths. A user and a mount namespace are always made. Without a pid
+	// namespace PID 1 is an ordinary process, and killing it kills the first
+	// process and what is left of its children as far as they can be found.
+	Spec *specs.Spec
+	Root Root
+	// Stage is an empty directory of the host. The root is put together on it inside
+	// the container's own mount namespace; the host never sees that.
+	Stage string
+
+	Stdin, Stdout, Stderr *os.File   // the first process's; nil is /dev/null
+	Pass                  []*os.File // its descriptors 3, 4, ...
+
+	// FakeRoot makes the calls that change owners and users succeed without doing
+	// anything, and keeps the capabilities inside the user namespace.
+	FakeRoot bool
+	Orphan   Orphan
+	// Placed is called with the host's pid of PID 1 before it mounts anything, so
+	// that it can be put into its cgroup. It may be nil.
+	Placed func(pid int) error
+	Log    *slog.Logger // nil: none
+}
+
+// Orphan is what PID 1 does when the supervisor is gone, before all processes are killed.
+type Orphan struct {
+	Message string   // written to the supervisor's stderr
+	Remove  []string // absolute paths of files and then of empty directories
+}
+
+// Root is the file system of a container.
+type Root struct {
+	FUSE    *FUSE    // the image, through FUSE; else
+	Dir     string   // a directory of the host
+	Overlay *Overlay // nil: the image itself, which only a Dir can let be written
+	// Additions are put over a Dir by a layer of their own; they need an Overlay.
+	Additions []Addition
+	Writable  bool // Dir without Overlay: is changed
+}
+
+// FUSE serves an image to the container. The container opens and mounts the device; Serve is
+// called here with it, and the container goes on when Serve returns, while it is
+// served by goroutines. The device is Serve's to close.
+type FUSE struct {
+	Options func(fd int) string // the data of mount(2)
+	Serve   func(ctx context.Context, dev *os.File) error
+}
+
+// Overlay is a layer that takes what is written.
+type Overlay struct {
+	Upper, Work string // directories of the host; both empty: a tmpfs
+	Size        int64  // of the tmpfs, in bytes; 0 is the kernel's default
+	ReadOnly    bool   // nothing is written: only Additions
+	// Program is fuse-overlayfs: it is run in the container's namespaces and watched.
+	// Empty means the kernel's overlay.
+	Program string
+}
+
+// Addition is a directory or a file that is put over a Dir.
+type Addition struct {
+	Path    string // absolute, without symbolic links
+	Dir     bool
+	Content []byte
+	Mode    fs.FileMode // permissions; 0 is 0755 or 0644
+}
+
+// JoinProcess is a process that is added to a container.
+type JoinProcess struct {
+	Args, Env             []string
+	Cwd                   string // empty is /
+	Stdin, Stdout, Stderr *os.File
+	Pass                  []*os.File
+	Terminal              bool
+
+	ambient bool // a program of ours, which mounts
+}
+
+// Status is how a process ended.
+type Status struct {
+	Code   int            // 0 to 255; 128+n after signal n
+	Signal syscall.Signal // what killed it; 0 if it exited
+}

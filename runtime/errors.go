@@ -1,0 +1,25 @@
+package runtime
+
+import (
+	"fmt"
+	"syscall"
+)
+
+// OpError says which operation of a container failed.
+type OpError struct {
+	Index int    // as the plan prints it; -1 is the fork
+	Call  string // the system call
+	What  string // what it was for
+	Errno syscall.Errno
+}
+
+// Error names the operation.
+func (e *OpError) Error() string {
+	if e.Index < 0 {
+		return fmt.Sprintf("%s %s: %v", e.Call, e.What, e.Errno)
+	}
+	return fmt.Sprintf("step %d, %s %s: %v", e.Index, e.Call, e.What, e.Errno)
+}
+
+// Unwrap returns Errno.
+func (e *OpError) Unwrap() error { return e.Errno }

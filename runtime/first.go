@@ -1,0 +1,155 @@
+package runtime
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"path"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/runtime/plan"
+)
+
+// defaultPath is where programs are looked for when the environment does not say.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// command is what a process executes, and how.
+type command struct {
+	args, env []string
+	cwd       string
+	rlimits   []specs.POSIXRlimit
+	pass      int
+	given     plan.Reg // its descriptor 3
+	fakeRoot  bool
+	wait      bool // for START
+	ambient   bool // keeps what a mounting program needs
+}
+
+// first is the first process, which waits for START before its last operations.
+func (b *builder) first(terminal []plan.Reg) {
+	p := b.c.Spec.Process
+	b.run(command{
+		args: p.Args, env: p.Env, cwd: p.Cwd, rlimits: p.Rlimits, pass: len(b.c.Pass), given: plan.Given,
+		fakeRoot: b.c.FakeRoot, wait: true,
+	}, terminal)
+}
+
+// run turns a process in the container into a command.
+func (b *builder) run(c command, terminal []plan.Reg) {
+	stdio := []plan.Reg{plan.Stdin, plan.Stdout, plan.Stderr}
+	if len(terminal) > 0 {
+		b.call(unix.SYS_SETSID, "setsid", "")
+		b.call(unix.SYS_IOCTL, "ioctl", "controlling terminal", plan.Fd(terminal[0]), plan.Num(unix.TIOCSCTTY), plan.Num(0))
+		stdio = []plan.Reg{terminal[0], terminal[0], terminal[0]}
+	}
+	for i, r := range stdio {
+		b.call(unix.SYS_DUP3, "dup3", []string{"stdin", "stdout", "stderr"}[i], plan.Fd(r), plan.Num(i), plan.Num(0))
+	}
+	for i := range c.pass {
+		b.call(unix.SYS_DUP3, "dup3", fmt.Sprintf("descriptor %d", 3+i), plan.Fd(c.given+plan.Reg(i)), plan.Num(3+i), plan.Num(0))
+	}
+	dir := cmp.Or(c.cwd, "/")
+	b.call(unix.SYS_CHDIR, "chdir", dir, plan.Str(dir))
+	b.call(unix.SYS_UMASK, "umask", "022", plan.Num(0o022))
+	for _, l := range c.rlimits {
+		b.rlimit(l)
+	}
+	if c.ambient {
+		b.ambient()
+	} else {
+		b.rights(c.fakeRoot)
+	}
+	if c.wait {
+		b.special(plan.Sync, "wait", "for START").Note = plan.NoteReady
+	}
+	b.special(plan.Signals, "rt_sigaction", "all signals to their defaults")
+	o := b.special(plan.Exec, "execve", strings.Join(c.args, " "))
+	for _, name := range candidates(c.args[0], c.env) {
+		o.Args = append(o.Args, plan.Str(name))
+	}
+	o.Argv, o.Env = c.args, c.env
+}
+
+// rights gives up all rights, or for a fake root those outside its own namespace.
+func (b *builder) rights(fakeRoot bool) {
+	if !fakeRoot {
+		b.special(plan.Bounding, "prctl", "empty the capability bounding set")
+		bits := 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<6 | 1<<7 // NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, each with its lock
+		b.call(unix.SYS_PRCTL, "prctl", "user 0 has no capabilities", plan.Num(unix.PR_SET_SECUREBITS), plan.Num(bits))
+		header := binary.NativeEndian.AppendUint32(nil, unix.LINUX_CAPABILITY_VERSION_3)
+		b.call(unix.SYS_CAPSET, "capset", "none", plan.Mem(append(header, 0, 0, 0, 0)), plan.Mem(make([]byte, 24)))
+	}
+	b.call(unix.SYS_PRCTL, "prctl", "no new privileges", plan.Num(unix.PR_SET_NO_NEW_PRIVS), plan.Num(1), plan.Num(0), plan.Num(0), plan.Num(0))
+	if fakeRoot {
+		b.call(unix.SYS_SECCOMP, "seccomp", "changes of owner and user succeed without effect", plan.Num(unix.SECCOMP_SET_MODE_FILTER),
+			plan.Num(unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW), plan.BPF(fakeRootFilter()))
+	}
+}
+
+// ambient gives a program the capabilities with which it can mount and keep owners,
+// inside the container's user namespace.
+func (b *builder) ambient() {
+	caps := []int{unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_SYS_ADMIN, unix.CAP_MKNOD, unix.CAP_SETFCAP}
+	low := uint32(0)
+	for _, c := range caps {
+		low |= 1 << c
+	}
+	var data []byte
+	for _, word := range []uint32{low, low, low, 0, 0, 0} {
+		data = binary.NativeEndian.AppendUint32(data, word)
+	}
+	header := binary.NativeEndian.AppendUint32(nil, unix.LINUX_CAPABILITY_VERSION_3)
+	b.call(unix.SYS_CAPSET, "capset", "what a mounting program needs", plan.Mem(append(header, 0, 0, 0, 0)), plan.Mem(data))
+	for _, c := range caps {
+		b.call(unix.SYS_PRCTL, "prctl", fmt.Sprintf("ambient capability %d", c), plan.Num(unix.PR_CAP_AMBIENT), plan.Num(unix.PR_CAP_AMBIENT_RAISE), plan.Num(c), plan.Num(0), plan.Num(0))
+	}
+	b.call(unix.SYS_PRCTL, "prctl", "no new privileges", plan.Num(unix.PR_SET_NO_NEW_PRIVS), plan.Num(1), plan.Num(0), plan.Num(0), plan.Num(0))
+	b.call(unix.SYS_PRCTL, "prctl", "killed with the supervisor", plan.Num(unix.PR_SET_PDEATHSIG), plan.Num(int(unix.SIGKILL)))
+}
+
+// rlimitNames are the resources by their OCI names.
+var rlimitNames = map[string]int{
+	"RLIMIT_CPU": unix.RLIMIT_CPU, "RLIMIT_FSIZE": unix.RLIMIT_FSIZE, "RLIMIT_DATA": unix.RLIMIT_DATA, "RLIMIT_STACK": unix.RLIMIT_STACK,
+	"RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_RSS": unix.RLIMIT_RSS, "RLIMIT_NPROC": unix.RLIMIT_NPROC, "RLIMIT_NOFILE": unix.RLIMIT_NOFILE,
+	"RLIMIT_MEMLOCK": unix.RLIMIT_MEMLOCK, "RLIMIT_AS": unix.RLIMIT_AS, "RLIMIT_LOCKS": unix.RLIMIT_LOCKS, "RLIMIT_SIGPENDING": unix.RLIMIT_SIGPENDING,
+	"RLIMIT_MSGQUEUE": unix.RLIMIT_MSGQUEUE, "RLIMIT_NICE": unix.RLIMIT_NICE, "RLIMIT_RTPRIO": unix.RLIMIT_RTPRIO, "RLIMIT_RTTIME": unix.RLIMIT_RTTIME,
+}
+
+func (b *builder) rlimit(l specs.POSIXRlimit) {
+	nr, ok := rlimitNames[l.Type]
+	if !ok {
+		nr = math.MaxInt32 // the kernel refuses it, by its name
+	}
+	limit := binary.NativeEndian.AppendUint64(nil, l.Soft)
+	limit = binary.NativeEndian.AppendUint64(limit, l.Hard)
+	b.call(unix.SYS_PRLIMIT64, "prlimit", fmt.Sprintf("%s %d, at most %d", l.Type, l.Soft, l.Hard), plan.Num(0), plan.Num(nr), plan.Mem(limit), plan.Num(0))
+}
+
+// candidates are the names that a program may have.
+func candidates(name string, env []string) []string {
+	if strings.Contains(name, "/") || name == "" {
+		return []string{name}
+	}
+	search := defaultPath
+	for _, v := range env {
+		if value, ok := strings.CutPrefix(v, "PATH="); ok {
+			search = value
+			break
+		}
+	}
+	var list []string
+	for dir := range strings.SplitSeq(search, ":") {
+		if dir == "" {
+			dir = "."
+		}
+		list = append(list, path.Join(dir, name))
+		if dir == "." {
+			list[len(list)-1] = "./" + name
+		}
+	}
+	return list
+}

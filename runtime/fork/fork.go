@@ -1,0 +1,77 @@
+package fork
+
+import (
+	"fmt"
+	"runtime"
+	"syscall"
+	_ "unsafe" // for go:linkname
+
+	"golang.org/x/sys/unix"
+)
+
+// The runtime's preparations for a fork. Their names are promised to stay, because
+// others use them in the same way.
+
+//go:linkname runtimeBeforeFork syscall.runtime_BeforeFork
+func runtimeBeforeFork()
+
+//go:linkname runtimeAfterFork syscall.runtime_AfterFork
+func runtimeAfterFork()
+
+//go:linkname runtimeAfterForkInChild syscall.runtime_AfterForkInChild
+func runtimeAfterForkInChild()
+
+// Child is a process that was made. It is the caller's to wait for.
+type Child struct {
+	PID   int
+	PidFD int // -1 where the kernel has none (before Linux 5.2)
+}
+
+// Start makes the process. Before it returns the process may have done all or nothing.
+func (m *Machine) Start() (Child, error) {
+	m.pidfd = -1
+	// No other thread may be about to make a descriptor that is not yet marked to
+	// be closed.
+	syscall.ForkLock.Lock()
+	pid, errno := m.spawn(m.flags | unix.CLONE_PIDFD | uintptr(syscall.SIGCHLD))
+	syscall.ForkLock.Unlock()
+	runtime.KeepAlive(m)
+	if errno != 0 {
+		return Child{}, fmt.Errorf("clone: %w", syscall.Errno(errno))
+	}
+	return Child{PID: int(pid), PidFD: int(m.pidfd)}, nil
+}
+
+// spawn forks. The new process never returns from it.
+//
+//go:noinline
+//go:norace
+//go:nocheckptr
+func (m *Machine) spawn(flags uintptr) (pid, errno uintptr) {
+	runtimeBeforeFork()
+	// The third argument is where the pidfd goes, on amd64 and arm64 alike.
+	pid, errno = sys(unix.SYS_CLONE, flags, 0, m.pidfdAddr, 0, 0, 0)
+	if errno != 0 || pid != 0 {
+		runtimeAfterFork()
+		return pid, errno
+	}
+	runtimeAfterForkInChild()
+	if m.join {
+		m.joinMain()
+	} else {
+		m.initMain()
+	}
+	for { // not reached
+		sys(unix.SYS_EXIT_GROUP, 1, 0, 0, 0, 0, 0)
+	}
+}
+
+// sys is one system call.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func sys(nr, a, b, c, d, e, f uintptr) (r, errno uintptr) {
+	r1, _, err := syscall.RawSyscall6(nr, a, b, c, d, e, f)
+	return r1, uintptr(err)
+}

@@ -1,0 +1,190 @@
+package fork
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/runtime/plan"
+)
+
+// forwarded are the signals that PID 1 hands on to the first process, as bits.
+const forwarded = 1<<syscall.SIGTERM | 1<<syscall.SIGINT | 1<<syscall.SIGHUP | 1<<syscall.SIGQUIT |
+	1<<syscall.SIGUSR1 | 1<<syscall.SIGUSR2 | 1<<syscall.SIGCONT | 1<<syscall.SIGTSTP | 1<<syscall.SIGWINCH
+
+// serve is the life of PID 1: it buries the dead, hands on signals, and ends with the
+// first process or with the supervisor.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func (m *Machine) serve() {
+	m.poll[0].fd, m.poll[0].events = int32(m.regs[plan.Control]), unix.POLLIN
+	m.poll[1].fd, m.poll[1].events = int32(m.signals), unix.POLLIN
+	for {
+		m.poll[0].revents, m.poll[1].revents = 0, 0
+		sys(unix.SYS_PPOLL, m.pollAddr, 2, 0, 0, 0, 0)
+		// Signals first: whether the terminal sent one must be known when the
+		// supervisor's copy of it is looked at.
+		m.drain()
+		if m.poll[0].revents == 0 {
+			continue
+		}
+		n, errno := sys(unix.SYS_READ, m.regs[plan.Control], m.wordAddr, 8, 0, 0, 0)
+		if errno == uintptr(syscall.EINTR) || errno == uintptr(syscall.EAGAIN) {
+			continue
+		}
+		if errno != 0 || n == 0 {
+			m.abandoned()
+		}
+		bit := uint64(1) << (m.word[0] & 63)
+		if m.swallow&bit != 0 {
+			m.swallow &^= bit
+			continue
+		}
+		sys(unix.SYS_KILL, m.child, uintptr(m.word[0]), 0, 0, 0, 0)
+	}
+}
+
+// drain reads the signals that came.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func (m *Machine) drain() {
+	for {
+		n, errno := sys(unix.SYS_READ, m.signals, m.infoAddr, 128, 0, 0, 0)
+		if errno != 0 || n != 128 {
+			return
+		}
+		signal, kernel := m.info[0], m.info[2] == siKernel
+		bit := uint64(1) << (signal & 63)
+		switch {
+		case signal == uint32(syscall.SIGCHLD):
+			m.reap()
+		case bit&forwarded == 0:
+		case !kernel:
+			sys(unix.SYS_KILL, m.child, uintptr(signal), 0, 0, 0, 0)
+		case !m.apart:
+			// The terminal sent it to the whole process group, the first process
+			// and the supervisor, who will send it once more.
+			m.swallow |= bit
+		}
+	}
+}
+
+// siKernel is SI_KERNEL: the kernel itself sent a signal.
+const siKernel = 0x80
+
+// reap waits for all that ended or stopped.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func (m *Machine) reap() {
+	for {
+		pid, errno := sys(unix.SYS_WAIT4, ^uintptr(0), m.statAddr, unix.WNOHANG|unix.WUNTRACED|unix.WALL, 0, 0, 0)
+		if errno == uintptr(syscall.EINTR) {
+			continue
+		}
+		if errno != 0 || pid == 0 {
+			return
+		}
+		if pid != m.child {
+			continue
+		}
+		if m.status&0xff == 0x7f {
+			m.tell(plan.Control, recStop, m.status>>8&0xff)
+			continue
+		}
+		m.tell(plan.Control, recExit, m.status)
+		m.child = 0 // its number may become another's
+		m.goodbye()
+	}
+}
+
+// goodbye ends a container whose first process has ended. The supervisor must have heard of
+// it: the first process may have died of the supervisor's death, when a page of
+// its program could not be read any more.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func (m *Machine) goodbye() {
+	for {
+		m.word[0] = 1
+		n, errno := sys(unix.SYS_READ, m.regs[plan.Control], m.wordAddr, 8, 0, 0, 0)
+		if errno == uintptr(syscall.EINTR) {
+			continue
+		}
+		if errno != 0 || n == 0 {
+			m.abandoned()
+		}
+		if m.word[0] == Heard { // and no signal that comes too late
+			m.killRest()
+			m.exit(0)
+		}
+	}
+}
+
+// abandoned ends a container whose supervisor is gone.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func (m *Machine) abandoned() {
+	if m.quiet || m.join {
+		m.exit(125)
+	}
+	if m.child != 0 {
+		sys(unix.SYS_KILL, m.child, uintptr(syscall.SIGKILL), 0, 0, 0, 0)
+	}
+	if m.messageN != 0 {
+		sys(unix.SYS_WRITE, m.regs[plan.Complain], m.message, m.messageN, 0, 0, 0)
+	}
+	for i := range m.orphan {
+		dir := m.regs[m.orphan[i].dir]
+		_, errno := sys(unix.SYS_UNLINKAT, dir, m.orphan[i].name, 0, 0, 0, 0)
+		if errno == uintptr(syscall.EISDIR) {
+			sys(unix.SYS_UNLINKAT, dir, m.orphan[i].name, unix.AT_REMOVEDIR, 0, 0, 0)
+		}
+	}
+	m.killRest()
+	m.exit(125)
+}
+
+// killRest kills the children that are left where no namespace does so: each child
+// that dies leaves its own to this process.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func (m *Machine) killRest() {
+	if m.pidns {
+		return
+	}
+	for range 1000 {
+		fd, errno := sys(unix.SYS_OPENAT, atFDCWD, m.children, unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
+		if errno != 0 {
+			return
+		}
+		n, errno := sys(unix.SYS_READ, fd, m.taskAddr, uintptr(len(m.task)), 0, 0, 0)
+		sys(unix.SYS_CLOSE, fd, 0, 0, 0, 0, 0)
+		if errno != 0 || n == 0 {
+			return
+		}
+		pid := uintptr(0)
+		for i := uintptr(0); i < n; i++ {
+			c := m.task[i%uintptr(len(m.task))]
+			if c >= '0' && c <= '9' {
+				pid = pid*10 + uintptr(c-'0')
+				continue
+			}
+			if pid != 0 {
+				sys(unix.SYS_KILL, pid, uintptr(syscall.SIGKILL), 0, 0, 0, 0)
+				sys(unix.SYS_WAIT4, pid, 0, unix.WALL, 0, 0, 0)
+			}
+			pid = 0
+		}
+	}
+}

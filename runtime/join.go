@@ -1,0 +1,196 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/runtime/fork"
+	"github.com/gangway-hpc/gangway/runtime/plan"
+)
+
+// Process is a process that was added to a container.
+type Process struct {
+	process  process
+	terminal *os.File
+	gone     chan struct{}
+	status   Status
+	cause    error
+}
+
+// joinPlan is what a process does that goes into namespaces.
+func (c *Container) joinPlan(j *JoinProcess, spaces []space) *plan.Plan {
+	b := &builder{c: c.config, f: c.features, regs: int(plan.Given) + len(spaces) + len(j.Pass)}
+	b.special(plan.CloseOthers, "close_range", "all descriptors that are not the process's")
+	if adj := c.config.Spec.Process.OOMScoreAdj; adj != nil {
+		b.write("/proc/self/oom_score_adj", fmt.Sprint(*adj))
+	}
+	// It still has a copy of the supervisor's memory when it is inside.
+	b.call(unix.SYS_PRCTL, "prctl", "not dumpable", plan.Num(unix.PR_SET_DUMPABLE), plan.Num(0))
+	for i, s := range spaces {
+		r := plan.Given + plan.Reg(i)
+		b.call(unix.SYS_SETNS, "setns", s.name, plan.Fd(r), plan.Num(s.flag))
+		b.close(s.name+" namespace", r)
+	}
+	p := &plan.Plan{Join: true, Init: b.ops}
+	b.ops = nil
+	var terminal []plan.Reg
+	if j.Terminal {
+		b.newRoot = b.open("/", openPath|unix.O_DIRECTORY)
+		terminal = append(terminal, b.openTerminal(3+len(j.Pass)))
+	}
+	b.run(command{
+		ambient: j.ambient,
+		args:    j.Args, env: j.Env, cwd: j.Cwd, rlimits: c.config.Spec.Process.Rlimits,
+		pass: len(j.Pass), given: plan.Given + plan.Reg(len(spaces)), fakeRoot: c.config.FakeRoot,
+	}, terminal)
+	p.First, p.Regs = b.ops, b.regs
+	return p
+}
+
+// Join adds a process to the container. It returns when the process has executed its command.
+func (c *Container) Join(ctx context.Context, j JoinProcess) (*Process, error) {
+	j.ambient = false
+	return c.join(ctx, j)
+}
+
+func (c *Container) join(ctx context.Context, j JoinProcess) (*Process, error) {
+	if len(j.Args) == 0 {
+		return nil, errors.New("join container: no command")
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("join container: %w", err)
+	}
+	p, sock, err := c.enter(&j)
+	if err != nil {
+		return nil, fmt.Errorf("join container: %w", err)
+	}
+	defer func() { _ = unix.Close(sock.fd) }()
+	proc := &Process{process: process{pidfd: -1}, gone: make(chan struct{})}
+	var failed *fork.Record
+	for {
+		r, fd, err := fork.Receive(sock.fd)
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				return nil, fmt.Errorf("join container: %w", err)
+			}
+			break
+		}
+		switch {
+		case r.Errno != 0:
+			failed = &r
+		case r.PID != 0:
+			proc.process = process{pid: r.PID, pidfd: -1}
+		case r.Note == plan.NoteTerminal:
+			if proc.terminal, err = terminalFile(fd); err != nil {
+				return nil, fmt.Errorf("join container: %w", err)
+			}
+		}
+	}
+	_, err = sock.outer.wait()
+	if proc.process.pid != 0 {
+		go proc.watch()
+	}
+	if failed != nil {
+		if proc.process.pid != 0 {
+			<-proc.gone
+		}
+		if proc.terminal != nil {
+			_ = proc.terminal.Close()
+		}
+		if failed.Index < 0 && failed.Errno == syscall.ENOMEM {
+			return nil, errors.New("join container: it has ended")
+		}
+		return nil, commandError(p, *failed, j.Args[0])
+	}
+	if proc.process.pid == 0 {
+		return nil, fmt.Errorf("join container: %w", errors.Join(errors.New("the process was killed before it was there"), err))
+	}
+	return proc, nil
+}
+
+// entering is a process on its way into a container.
+type entering struct {
+	fd    int // its socket
+	outer *process
+}
+
+// enter makes the process that goes in.
+func (c *Container) enter(j *JoinProcess) (*plan.Plan, *entering, error) {
+	sock, peer, err := socketpair()
+	if err != nil {
+		return nil, nil, err
+	}
+	k := newKept(3 + len(j.Pass))
+	defer k.close()
+	k.none() // there is no PID 1 to speak of
+	k.take(peer)
+	k.stdio(j.Stdin, j.Stdout, j.Stderr)
+	k.none()
+	k.none()
+	spaces, err := c.dupSpaces(k)
+	for _, f := range j.Pass {
+		k.dup(f)
+	}
+	if err = errors.Join(err, k.err); err != nil {
+		_ = unix.Close(sock)
+		return nil, nil, err
+	}
+	p := c.joinPlan(j, spaces)
+	m, err := fork.Load(p, k.fds, fork.Options{CloseRange: c.features.CloseRange})
+	if err != nil {
+		_ = unix.Close(sock)
+		return nil, nil, fmt.Errorf("load plan: %w", err)
+	}
+	child, err := m.Start()
+	if err != nil {
+		_ = unix.Close(sock)
+		return nil, nil, err
+	}
+	outer := &process{pid: child.PID, pidfd: child.PidFD}
+	outer.close()
+	return p, &entering{sock, outer}, nil
+}
+
+// dupSpaces copies the descriptors of the namespaces, which Close may close meanwhile.
+func (c *Container) dupSpaces(k *kept) ([]space, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.gone:
+		return nil, errors.New("it has ended")
+	default:
+	}
+	for _, s := range c.spaces {
+		fd, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, k.above)
+		k.add(fd, err)
+	}
+	return c.spaces, k.err
+}
+
+// watch waits for the process. It must be waited for at once: PID 1 cannot end before.
+func (p *Process) watch() {
+	status, err := p.process.wait()
+	p.status, p.cause = statusOf(status), err
+	close(p.gone)
+}
+
+// Wait waits for the end of the process.
+func (p *Process) Wait() (Status, error) {
+	<-p.gone
+	return p.status, p.cause
+}
+
+// Signal sends it a signal.
+func (p *Process) Signal(s syscall.Signal) error { return p.process.signal(s) }
+
+// Terminal is the master of its terminal, nil if it has none. The caller closes it.
+func (p *Process) Terminal() *os.File { return p.terminal }
+
+// PID is its number on the host.
+func (p *Process) PID() int { return p.process.pid }

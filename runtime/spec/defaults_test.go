@@ -1,0 +1,267 @@
+package spec_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gangway-hpc/gangway/runtime/spec"
+)
+
+func destinations(res *spec.Result) string {
+	var list []string
+	for _, m := range res.Spec.Mounts {
+		list = append(list, m.Destination)
+	}
+	return strings.Join(list, " ")
+}
+
+func TestMountsInOrder(t *testing.T) {
+	const kernel = "/proc /sys /dev /dev/pts /dev/shm /dev/mqueue "
+	const volatile = kernel + "/tmp /run /run/lock "
+	for _, c := range []struct {
+		name, mounts string
+		edit         func(*spec.Request, *spec.Host)
+		want         string
+	}{
+		{"plain", "", nil, volatile + "/home/ann"},
+		{"writable", "", func(r *spec.Request, _ *spec.Host) { r.Writable = true }, strings.TrimSpace(kernel)},
+		{"as root", "", func(r *spec.Request, _ *spec.Host) { r.RemapRoot = true }, strings.TrimSpace(volatile)},
+		{"with home", "", func(r *spec.Request, _ *spec.Host) { r.MountHome = true }, volatile + "/home/ann"},
+		{"home in the root", "", func(_ *spec.Request, h *spec.Host) { h.Home = "/" }, strings.TrimSpace(volatile)},
+		{"no home", "", func(_ *spec.Request, h *spec.Host) { h.Home = "" }, strings.TrimSpace(volatile)},
+		{"machine id", "", func(_ *spec.Request, h *spec.Host) { h.MachineID, h.Localtime = "/etc/machine-id", "/etc/localtime" }, volatile + "/etc/machine-id /etc/localtime /home/ann"},
+		{"machine id below the user's etc", "/x:/etc", func(_ *spec.Request, h *spec.Host) { h.MachineID = "/etc/machine-id" }, volatile + "/home/ann /etc"},
+		{"user's in their order", "/b:/2,/a:/1,/c:/2/3", nil, volatile + "/home/ann /2 /1 /2/3"},
+		{"user's tmp", "/b:/tmp", nil, kernel + "/run /run/lock /home/ann /tmp"},
+		{"user's run", "/b:/run", nil, kernel + "/tmp /home/ann /run"},
+		{"user's shm", "/dev/shm", nil, "/proc /sys /dev /dev/pts /dev/mqueue /tmp /run /run/lock /home/ann /dev/shm"},
+		{"user's home", "/home/ann", nil, volatile + "/home/ann"},
+		{"user's homes", "/home", nil, volatile + "/home"},
+		{"devices", "/dev/nvidia0,/dev/infiniband", nil, volatile + "/home/ann /dev/nvidia0 /dev/infiniband"},
+		{"unmounted", "umount:/tmp", nil, kernel + "/run /run/lock /home/ann"},
+		{"unmounted with what is below", "/x:/run/x,umount:/run", nil, kernel + "/tmp /home/ann"},
+		{"unmounted, then mounted", "umount:/tmp,/x:/tmp", nil, kernel + "/run /run/lock /home/ann /tmp"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, h := run("true"), ann()
+			if c.mounts != "" {
+				r.Mounts = parse(t, c.mounts)
+			}
+			if c.edit != nil {
+				c.edit(&r, &h)
+			}
+			res := build(t, r, debianImage(), h, debian())
+			if got := destinations(res); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+			if len(res.Umounts) != 0 {
+				t.Errorf("unmounts %q", res.Umounts)
+			}
+		})
+	}
+}
+
+func TestUmounts(t *testing.T) {
+	for in, want := range map[string]string{
+		"umount:/sys/fs/cgroup":                             "/sys/fs/cgroup",
+		"umount:/mnt/a,umount:/mnt/b,umount:/mnt/a/":        "/mnt/a /mnt/b",
+		"umount:/mnt/a,/x:/mnt/a":                           "",
+		"umount:/mnt/a,/x:/mnt/a/b":                         "",
+		"umount:/mnt/a,/x:/mnt":                             "/mnt/a",
+		"/x:/mnt/a,umount:/mnt/a,umount:/mnt/a:x-detach":    "/mnt/a",
+		"/x:/data,umount:/data/sub,umount:/data/other/deep": "/data/sub /data/other/deep",
+	} {
+		r := run("true")
+		r.Mounts = parse(t, in)
+		if got := strings.Join(build(t, r, debianImage(), ann(), debian()).Umounts, " "); got != want {
+			t.Errorf("%s: %s", in, got)
+		}
+	}
+}
+
+func TestSizes(t *testing.T) {
+	r := run("true")
+	h := ann()
+	h.MemTotal = 0
+	if got := mountsAt(build(t, r, debianImage(), h, debian()), "/dev/shm"); strings.Contains(got[0], "size") {
+		t.Errorf("%q", got)
+	}
+	r.ShmSize, r.TmpSize = 1<<30, 1<<20
+	res := build(t, r, debianImage(), ann(), debian())
+	for target, want := range map[string]string{
+		"/dev/shm": "nosuid,nodev,mode=1777,size=1073741824,x-create=dir", "/tmp": "nosuid,nodev,mode=1777,size=1048576,x-create=dir",
+		"/home/ann": "nosuid,nodev,mode=0700,x-create=dir,size=1048576",
+	} {
+		if got := mountsAt(res, target); got[0] != "tmpfs tmpfs "+target+" "+want {
+			t.Errorf("%q", got)
+		}
+	}
+	r.TmpSize = -1
+	_, err := spec.Build(r, debianImage(), ann(), debian())
+	refused(t, err, "negative")
+}
+
+func TestMountHome(t *testing.T) {
+	r := run("true")
+	r.MountHome = true
+	if got := mountsAt(build(t, r, debianImage(), ann(), debian()), "/home/ann"); got[0] != "bind /home/ann /home/ann rbind,x-create=dir" {
+		t.Errorf("%q", got)
+	}
+	r.RemapRoot = true
+	if got := mountsAt(build(t, r, debianImage(), ann(), debian()), "/root"); got[0] != "bind /home/ann /root rbind,x-create=dir" {
+		t.Errorf("%q", got)
+	}
+	for _, home := range []string{"", "/", "x", "/home/a\nb", "//"} {
+		h := ann()
+		h.Home = home
+		_, err := spec.Build(r, debianImage(), h, debian())
+		refused(t, err, "mount home")
+	}
+	r.RemapRoot = false
+	for _, home := range []string{"/proc/x", "/dev"} {
+		h := ann()
+		h.Home = home
+		_, err := spec.Build(r, debianImage(), h, debian())
+		refused(t, err, "mount home", home)
+	}
+}
+
+// TestWritable: a container with a layer of its own keeps /tmp, /run and the home
+// in it.
+func TestWritable(t *testing.T) {
+	r := run("true")
+	r.Writable = true
+	res := build(t, r, debianImage(), ann(), tree{})
+	if res.Spec.Root.Readonly {
+		t.Error("read-only")
+	}
+	for _, dir := range []string{"/tmp", "/home/ann"} {
+		if !slices.Contains(res.Mountpoints, spec.Mountpoint{Path: dir, Dir: true}) {
+			t.Errorf("no %s among %v", dir, res.Mountpoints)
+		}
+	}
+	if !build(t, run("true"), debianImage(), ann(), debian()).Spec.Root.Readonly {
+		t.Error("writable without being asked")
+	}
+}
+
+func TestMountpoints(t *testing.T) {
+	r := run("true")
+	r.Mounts = parse(t, "/x:/data,/y:/data/sub,/z:/mnt/file:x-create=file,/w:/tmp/w")
+	var got []string
+	for _, m := range build(t, r, debianImage(), ann(), debian()).Mountpoints {
+		if got = append(got, m.Path); !m.Dir {
+			got[len(got)-1] += "(file)"
+		}
+	}
+	if text := strings.Join(got, " "); text != "/proc /sys /dev /tmp /run /home/ann /data /mnt/file(file)" {
+		t.Errorf("got %s", text)
+	}
+	for _, m := range build(t, r, debianImage(), ann(), debian()).Spec.Mounts {
+		create := strings.Contains(strings.Join(m.Options, ","), "x-create=")
+		if own := m.Destination == "/proc" || m.Destination == "/sys" || m.Destination == "/dev"; create == own {
+			t.Errorf("%s", show(m))
+		}
+	}
+}
+
+// TestBuildRefusesMounts: Build does not trust that mounts were parsed.
+func TestBuildRefusesMounts(t *testing.T) {
+	for _, m := range []spec.Mount{
+		{Type: spec.Bind, Source: "/x", Target: "/"},
+		{Type: spec.Bind, Source: "/x", Target: "/a/../proc"},
+		{Type: spec.Tmpfs, Target: "/dev"},
+		{Type: spec.Umount, Target: "/sys"},
+	} {
+		r := run("true")
+		r.Mounts = []spec.Mount{m}
+		_, err := spec.Build(r, debianImage(), ann(), debian())
+		refused(t, err)
+	}
+	r := run("true")
+	r.Mounts = []spec.Mount{{Type: "ext4", Target: "/x"}}
+	if _, err := spec.Build(r, debianImage(), ann(), debian()); err == nil {
+		t.Error("an unknown type was accepted")
+	}
+}
+
+// TestSettle is the row "/dev, /proc, /sys, /tmp as symlink or file in image", and
+// mounts asked for that a link of the image turns elsewhere.
+func TestSettle(t *testing.T) {
+	for _, c := range []struct{ name, link, to, mounts string }{
+		{"proc", "/proc", "/tmp", ""},
+		{"sys", "/sys", "/etc", ""},
+		{"dev", "/dev", "/etc", ""},
+		{"dev to host", "/dev", "../../../dev2", ""},
+		{"tmp to proc", "/tmp", "/proc", ""},
+		{"tmp to root", "/tmp", "/", ""},
+		{"run to dev", "/run", "/dev", ""},
+		{"home to sys", "/home/ann", "/sys", ""},
+		{"data to proc", "/data", "proc/self", "/x:/data"},
+		{"parent to proc", "/data", "/proc", "/x:/data/fs"},
+		{"data to dev", "/data", "/dev", "/x:/data"},
+		{"working directory to a descriptor", "/app", "/proc/self/fd/8", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := debian()
+			for name := range root {
+				if strings.HasPrefix(name, c.link+"/") {
+					delete(root, name)
+				}
+			}
+			root[c.link] = "-> " + c.to
+			r := run("true")
+			if c.mounts != "" {
+				r.Mounts = parse(t, c.mounts)
+			}
+			res := build(t, r, spec.Image{WorkingDir: "/app"}, ann(), root)
+			refused(t, res.Settle(root.mountpoint), c.link, root.real(c.to))
+		})
+	}
+	res := build(t, run("true"), debianImage(), ann(), debian())
+	err := res.Settle(func(path string, _ bool) (string, error) {
+		if path == "/tmp" {
+			return "", syscall.ENOTDIR
+		}
+		return path, nil
+	})
+	if refused(t, err, "/tmp"); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestSettleFollows: links that lead where a mount may be are followed.
+func TestSettleFollows(t *testing.T) {
+	root := debian()
+	root["/tmp"] = "-> /var/tmp"
+	delete(root, "/tmp/")
+	root["/home"] = "-> /u"
+	root["/app"] = "-> /"
+	r := run("true")
+	r.Mounts = parse(t, "/munge:/var/run/munge")
+	res := build(t, r, spec.Image{WorkingDir: "/app"}, ann(), root)
+	if err := res.Settle(root.mountpoint); err != nil {
+		t.Fatal(err)
+	}
+	if got := destinations(res); got != "/proc /sys /dev /dev/pts /dev/shm /dev/mqueue /var/tmp /run /run/lock /u/ann /run/munge" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestLocaltime: an image's own /etc/localtime is mostly a link to the file of UTC,
+// which a mount would hide.
+func TestLocaltime(t *testing.T) {
+	h := ann()
+	h.Localtime = "/etc/localtime"
+	root := debian()
+	if got := mountsAt(build(t, run("true"), debianImage(), h, root), "/etc/localtime"); len(got) != 1 || got[0] != "bind /etc/localtime /etc/localtime bind,ro,nosuid,nodev,noexec,x-create=file" {
+		t.Errorf("%q", got)
+	}
+	root["/etc/localtime"], root["/usr/share/zoneinfo/UTC"] = "-> /usr/share/zoneinfo/UTC", "TZif"
+	if got := mountsAt(build(t, run("true"), debianImage(), h, root), "/etc/localtime"); got != nil {
+		t.Errorf("%q", got)
+	}
+}

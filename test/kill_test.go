@@ -1,0 +1,187 @@
+package test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/usertest"
+)
+
+// killed is the user of TestKill alone, so that all processes of that user are of it.
+const killed = usertest.ID + 1
+
+// TestKill ends a run by SIGKILL at random moments: the program that was called, which
+// also serves the image; PID 1 of the container; the command. Within a second there is no
+// process left, and no mount; with the next run no file and no lock either. Needs root,
+// to be an ordinary user that nobody else is.
+func TestKill(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to be a user that nobody else is")
+	}
+	watchSources(t)
+	dir := publicDir(t)
+	bin := filepath.Join(dir, "gangway")
+	build := exec.Command("go", "build", "-o", bin, "../cmd/gangway")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, d := range []string{"home", "run"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(filepath.Join(dir, d), killed, killed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k := &kills{dir: dir, bin: bin}
+	layout := writeLayout(t, busybox(t))
+	if err := exec.Command("cp", "-r", layout, filepath.Join(dir, "layout")).Run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := exec.Command("chmod", "-R", "a+rX", filepath.Join(dir, "layout")).Run(); err != nil {
+		t.Fatal(err)
+	}
+	k.mustRun(t)
+	rounds := 50
+	if os.Getenv("GANGWAY_TEST_LONG") != "" {
+		rounds = 1000
+	}
+	mounts := mountinfo(t)
+	for n := range rounds {
+		victim := []string{"supervisor", "init", "command"}[n%3]
+		writable := n%2 == 0
+		when := time.Duration(rand.Int64N(int64(40 * time.Millisecond)))
+		t.Logf("%d: %s after %s, writable %v", n, victim, when, writable)
+		k.kill(t, victim, when, writable)
+		if now := mountinfo(t); now != mounts {
+			t.Fatalf("mounts are left over:\n%s\nbefore:\n%s", now, mounts)
+		}
+	}
+	k.mustRun(t)
+	left, err := filepath.Glob(filepath.Join(dir, "run", "*", "*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("files are left over: %s, %v", left, err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(dir, "home", "store", "scratch")); len(left) > 0 {
+		t.Errorf("scratch directories are left over: %s", left)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "home", "store", "leases", "*")); len(left) > 0 {
+		t.Errorf("leases are left over: %s", left)
+	}
+}
+
+type kills struct{ dir, bin string }
+
+func (k *kills) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(k.bin, append([]string{"run", "-q", "--container-image=oci:" + filepath.Join(k.dir, "layout")}, args...)...)
+	cmd.Dir = k.dir
+	cmd.Env = []string{
+		"PATH=/usr/bin:/bin", "HOME=" + filepath.Join(k.dir, "home"),
+		"GANGWAY_RUNTIME_DIR=" + filepath.Join(k.dir, "run"), "GANGWAY_STORE=" + filepath.Join(k.dir, "home", "store"),
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: killed, Gid: killed}}
+	return cmd
+}
+
+// mustRun runs something that has to succeed.
+func (k *kills) mustRun(t *testing.T) {
+	t.Helper()
+	for _, writable := range []bool{false, true} {
+		if out, err := k.command("--container-writable="+strconv.FormatBool(writable), "--", "true").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+}
+
+// kill starts a run and kills part of it after a while, or once that part is there.
+func (k *kills) kill(t *testing.T, victim string, when time.Duration, writable bool) {
+	t.Helper()
+	cmd := k.command("--container-writable="+strconv.FormatBool(writable), "--", "sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	moment := time.Now().Add(when)
+	for {
+		pids := k.processes(t)
+		target := 0
+		for pid, comm := range pids {
+			switch victim {
+			case "supervisor":
+				target = cmd.Process.Pid
+			case "init": // a fork of the supervisor: its name is that of the program
+				if pid != cmd.Process.Pid && comm == "gangway" {
+					target = pid
+				}
+			case "command":
+				if comm == "sleep" {
+					target = pid
+				}
+			}
+		}
+		if target != 0 && time.Now().After(moment) {
+			if err := syscall.Kill(target, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	deadline := time.Now().Add(time.Second)
+	err := cmd.Wait()
+	if err == nil {
+		t.Fatal("the run succeeded though it was killed")
+	}
+	for len(k.processes(t)) > 0 {
+		if time.Now().After(deadline) {
+			t.Fatalf("processes are left after a second: %v", k.processes(t))
+		}
+	}
+}
+
+// processes returns the live processes of the user by pid, with their names.
+func (k *kills) processes(t *testing.T) map[int]string {
+	t.Helper()
+	all := map[int]string{}
+	dirs, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range dirs {
+		pid, err := strconv.Atoi(d.Name())
+		if err != nil {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join("/proc", d.Name(), "status"))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		status := string(b)
+		if strings.Contains(status, fmt.Sprintf("\nUid:\t%d\t", killed)) && !strings.Contains(status, "\nState:\tZ") && !strings.Contains(status, "\nState:\tX") {
+			name, _, _ := strings.Cut(strings.TrimPrefix(status, "Name:\t"), "\n")
+			all[pid] = name
+		}
+	}
+	return all
+}
+
+func mountinfo(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
