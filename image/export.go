@@ -23,6 +23,7 @@ type Opened struct {
 	Index  *merged.Index
 	Layers []*squashfs.Reader // as the index counts them
 
+	hot    string
 	file   *os.File                  // that the one layer reads, where it is no layer of a store
 	config func() (RunConfig, error) // nil where there is none
 }
@@ -42,6 +43,10 @@ func (o *Opened) Close() error {
 	return errors.Join(errs...)
 }
 
+// HotPath names the file for what containers of the image read when they start (package
+// image/rootfs), which may not be there; empty where the store has no index of the image.
+func (o *Opened) HotPath() string { return o.hot }
+
 // Config returns how the image says that it is run. It is data of strangers: bounded,
 // and without NULs, but not proved in any other way.
 func (o *Opened) Config() (RunConfig, error) {
@@ -53,7 +58,7 @@ func (o *Opened) Config() (RunConfig, error) {
 
 // OpenImage opens the files of an image. Options are those of each layer.
 func (s *Store) OpenImage(i *Image, ro squashfs.ReaderOptions) (*Opened, error) {
-	o := &Opened{config: func() (RunConfig, error) { return s.config(i.Reference, i.Config) }}
+	o := &Opened{hot: s.IndexPath(i.Manifest) + hotSuffix, config: func() (RunConfig, error) { return s.config(i.Reference, i.Config) }}
 	var err error
 	if o.Index, err = merged.Open(s.IndexPath(i.Manifest)); err != nil {
 		return nil, incomplete(i, err)
@@ -164,12 +169,7 @@ func (e *exporter) add(number uint32, name string) error {
 	if d.Layer < 0 || d.Layer >= len(e.o.Layers) {
 		return fmt.Errorf("%q: %w: layer %d", name, merged.ErrCorrupt, d.Layer)
 	}
-	src := e.o.Layers[d.Layer]
-	in, err := src.InodeByNumber(d.Inode)
-	if err != nil {
-		return fmt.Errorf("%q: %w", name, err)
-	}
-	return e.w.AddFrom(entry, src, in)
+	return e.w.AddLayout(entry, e.o.Layers[d.Layer], i.Size, d.Layout)
 }
 
 // entry is an inode as the writer takes it.

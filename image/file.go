@@ -48,7 +48,7 @@ func (s *Store) openFile(ctx context.Context, path string, ro squashfs.ReaderOpt
 	if err != nil {
 		return nil, errors.Join(localFault(err, id.path), f.Close())
 	}
-	o := &Opened{Layers: []*squashfs.Reader{r}, file: f, config: func() (RunConfig, error) { return fileConfig(r, path) }}
+	o := &Opened{Layers: []*squashfs.Reader{r}, file: f, hot: s.localIndexPath(id.key()) + hotSuffix, config: func() (RunConfig, error) { return fileConfig(r, path) }}
 	if o.Index, err = s.localIndex(id); err != nil {
 		o.Index, err = s.indexFile(ctx, o, id)
 	}
@@ -256,15 +256,12 @@ func indexInMemory(b *merged.Builder) (*merged.Index, error) {
 
 // walkFile applies the tree of a squashfs file.
 func (s *Store) walkFile(ctx context.Context, r *squashfs.Reader, id fileID) (*merged.Builder, error) {
-	sb := r.Superblock()
-	if sb.Flags&squashfs.FlagExportable == 0 {
-		return nil, fmt.Errorf("%w: it has no export table, by which inodes are found", squashfs.ErrUnsupported)
-	}
 	// Only what Check has proved has an end. Data is decoded when it is read.
 	if err := squashfs.Check(ctx, r, squashfs.CheckOptions{SkipData: true, MaxProblems: 1}); err != nil {
 		return nil, err
 	}
 	b := merged.NewBuilder(merged.Options{Limits: mergedLimits(layer.Limits{})})
+	sb := r.Superblock()
 	info := merged.LayerInfo{
 		Path: id.path, Size: id.size, ModTime: id.mtime, Inode: id.inode,
 		BlockSize: sb.BlockSize, Compression: sb.Compression,

@@ -201,7 +201,7 @@ func (s *Store) removeBut(ctx context.Context, pattern string, keep map[string]b
 			return err
 		}
 		size := diskUsage(name)
-		if keep[name] || strings.HasPrefix(filepath.Base(name), fsx.TempPrefix) {
+		if keep[strings.TrimSuffix(name, hotSuffix)] || strings.HasPrefix(filepath.Base(name), fsx.TempPrefix) {
 			r.Kept += size
 			continue
 		}

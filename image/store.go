@@ -100,6 +100,10 @@ func (s *Store) IndexPath(manifest oci.Digest) string {
 	return s.path("indexes", "v1", manifest.Algorithm(), manifest.Hex()+".gwi")
 }
 
+// hotSuffix makes the name of an index that of what containers read when they start,
+// which lives as long as the index does.
+const hotSuffix = ".hot"
+
 func (s *Store) blobPath(d oci.Digest) string { return s.path("blobs", d.Algorithm(), d.Hex()) }
 
 // lockPath is the lock of whoever makes the file of a layer or an index.

@@ -20,6 +20,8 @@ type Config struct {
 	// process and what is left of its children as far as they can be found.
 	Spec *specs.Spec
 	Root Root
+	// Umounts are names in the container that are unmounted when all is mounted.
+	Umounts []string
 	// Stage is an empty directory of the host. The root is put together on it inside
 	// the container's own mount namespace; the host never sees that.
 	Stage string

@@ -67,7 +67,7 @@ func (b *builder) run(c command, terminal []plan.Reg) {
 		b.special(plan.Sync, "wait", "for START").Note = plan.NoteReady
 	}
 	b.special(plan.Signals, "rt_sigaction", "all signals to their defaults")
-	o := b.special(plan.Exec, "execve", strings.Join(c.args, " "))
+	o := b.special(plan.Exec, "execve", fmt.Sprintf("%q", c.args))
 	for _, name := range candidates(c.args[0], c.env) {
 		o.Args = append(o.Args, plan.Str(name))
 	}

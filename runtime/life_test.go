@@ -209,9 +209,11 @@ func TestKilledSupervisor(t *testing.T) {
 			t.Fatal(err)
 		}
 		await(t, "PID 1 ends", func() bool { return !alive(pid) })
-		_ = cmd.Wait()
+		if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+			t.Errorf("supervisor: %v", err)
+		}
 		if got := stderr.String(); got != "the supervisor is gone\n" {
-			t.Errorf("stderr %q", got)
+			t.Errorf("pid namespace %v: stderr %q", pidns, got)
 		}
 		if _, err := os.Stat(run); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the run directory: %v", err)

@@ -122,7 +122,6 @@ func (k *kept) take(fd int) {
 func (k *kept) add(fd int, err error) {
 	if err != nil {
 		k.err = fmt.Errorf("hand on descriptor: %w", err)
-		fd = -1
 	}
 	k.fds = append(k.fds, fd)
 }

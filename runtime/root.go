@@ -166,6 +166,9 @@ func (b *builder) fill(stage string) (terminal []plan.Reg, err error) {
 	for i := range mounts {
 		b.mountOne(&mounts[i], d)
 	}
+	for _, name := range b.c.Umounts {
+		b.call(unix.SYS_UMOUNT2, "umount2", name, plan.Str(path.Clean("/"+name)), plan.Num(unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
+	}
 	b.spread(d)
 	if b.c.Spec.Process.Terminal {
 		terminal = b.terminal(d)

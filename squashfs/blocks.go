@@ -3,6 +3,7 @@ package squashfs
 import (
 	"fmt"
 	"io/fs"
+	"iter"
 	"sync"
 	"sync/atomic"
 )
@@ -30,7 +31,8 @@ type segment struct {
 type blockList struct {
 	r     *Reader
 	inode *Inode
-	n     uint64 // data blocks
+	n     uint64   // data blocks
+	sizes []uint32 // all, where a Layout says them; nil where the inode table does
 
 	mu    sync.Mutex // guards the rest
 	marks []mark     // of the segments up to the one behind the furthest that was read
@@ -59,23 +61,43 @@ func (l *blockList) block(k uint64) (pos uint64, size uint32, err error) {
 
 // load reads a segment whose mark is known.
 func (l *blockList) load(number uint64) (*segment, error) {
-	n := min(segmentBlocks, l.n-number*segmentBlocks)
-	s := &segment{number: number, pos: make([]uint64, n), size: make([]uint32, n)}
+	first := number * segmentBlocks
+	n := min(segmentBlocks, l.n-first)
+	s := &segment{number: number, pos: make([]uint64, n)}
 	m := l.marks[number]
-	c := l.r.cursor(&l.r.inodeTable, m.list.block(), m.list.offset())
-	defer c.release()
-	if err := c.readSizes(s.size); err != nil {
-		return nil, fmt.Errorf("block list: %w", err)
+	if l.sizes != nil {
+		s.size = l.sizes[first:][:n]
+	} else {
+		s.size = make([]uint32, n)
+		c := l.r.cursor(&l.r.inodeTable, m.list.block(), m.list.offset())
+		defer c.release()
+		if err := c.readSizes(s.size); err != nil {
+			return nil, fmt.Errorf("block list: %w", err)
+		}
+		m.list = c.ref()
 	}
 	for i, size := range s.size {
 		s.pos[i] = m.data
 		m.data += uint64(size & blockSizeMask)
 	}
 	if number+1 == uint64(len(l.marks)) {
-		m.list = c.ref()
 		l.marks = append(l.marks, m)
 	}
 	return s, nil
+}
+
+// all yields the sizes of the blocks as they are stored.
+func (l *blockList) all() iter.Seq2[uint32, error] {
+	if l.sizes == nil {
+		return l.r.blockSizes(*l.inode)
+	}
+	return func(yield func(uint32, error) bool) {
+		for _, size := range l.sizes {
+			if !yield(size, nil) {
+				return
+			}
+		}
+	}
 }
 
 // blockLen returns how many bytes of the file block k has; k may be the tail's.
@@ -175,6 +197,13 @@ func (f *File) readBlockPart(dst []byte, k uint64, from int) error {
 		return nil
 	}
 	want := f.blockLen(k)
+	if size&blockRaw != 0 {
+		n, err := f.r.readRaw(dst, pos, size, from, want)
+		if err == nil {
+			clear(dst[n:]) // what a block lacks is zero
+		}
+		return err
+	}
 	if from > 0 || len(dst) < want {
 		b, err := f.r.get(pos, size, int(f.r.sb.BlockSize))
 		if err != nil {
@@ -196,8 +225,22 @@ func (f *File) readBlockPart(dst []byte, k uint64, from int) error {
 	if err != nil {
 		return err
 	}
-	clear(dst[n:]) // what a block lacks is zero
+	clear(dst[n:])
 	return nil
+}
+
+// readRaw reads the bytes from an offset on of a block that is stored as it is and has
+// limit bytes at most. It returns how many of dst there are.
+func (r *Reader) readRaw(dst []byte, pos uint64, size uint32, from, limit int) (int, error) {
+	if err := r.checkBlock(pos, size); err != nil {
+		return 0, err
+	}
+	n := int(size & blockSizeMask)
+	if n > limit {
+		return 0, corrupt("data block at %d has %d bytes, more than %d", pos, n, limit)
+	}
+	n = min(len(dst), max(0, n-from))
+	return n, r.readAt(dst[:n], pos+uint64(from))
 }
 
 // copyBlock copies from a block of the cache, and releases it.
@@ -223,19 +266,27 @@ func (f *File) copyBlock(dst []byte, b block, pos uint64, from, want int) error 
 
 // readTail fills dst from the file's tail, which lies in a fragment.
 func (f *File) readTail(dst []byte, from int) error {
-	start, size, err := f.r.fragmentEntry(f.inode.fragment)
+	start, size, err := f.fragment()
 	if err != nil {
 		return err
 	}
+	at := int(f.inode.fragOffset)
 	b, err := f.r.get(start, size, int(f.r.sb.BlockSize))
 	if err != nil {
-		return fmt.Errorf("fragment %d: %w", f.inode.fragment, err)
+		return fmt.Errorf("fragment at %d: %w", start, err)
 	}
 	defer b.release()
-	at := int(f.inode.fragOffset)
 	if end := at + f.blockLen(f.list.n); end > len(b.data) {
-		return corrupt("fragment %d has %d bytes, the tail would end at %d", f.inode.fragment, len(b.data), end)
+		return corrupt("fragment at %d has %d bytes, the tail would end at %d", start, len(b.data), end)
 	}
 	copy(dst, b.data[at+from:])
 	return nil
+}
+
+// fragment returns where the block lies that has the file's tail.
+func (f *File) fragment() (start uint64, size uint32, err error) {
+	if f.layout != nil {
+		return uint64(f.layout.Fragment.Start), f.layout.Fragment.Size, nil
+	}
+	return f.r.fragmentEntry(f.inode.fragment)
 }

@@ -14,6 +14,7 @@ import (
 type File struct {
 	r      *Reader
 	inode  Inode
+	layout *Layout // nil where the image's metadata say it; then inode is that of the image
 	list   blockList
 	off    int64
 	closed atomic.Bool
@@ -43,7 +44,7 @@ func (r *Reader) OpenFile(i Inode) (*File, error) {
 // Size returns the length of the file in bytes.
 func (f *File) Size() int64 { return int64(f.inode.Size) }
 
-// Inode returns the file's inode.
+// Inode returns the file's inode. Of a File that OpenLayout gave it has a size only.
 func (f *File) Inode() Inode { return f.inode }
 
 // Close ends the use of the File; it gives fs.ErrClosed if it is closed already.
@@ -59,7 +60,7 @@ func (f *File) Close() error {
 // straight into it, several at a time.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
-		return 0, fmt.Errorf("read inode %d at %d: %w", f.inode.Number, off, fs.ErrInvalid)
+		return 0, fmt.Errorf("read %s at %d: %w", f.name(), off, fs.ErrInvalid)
 	}
 	n, err := f.readAt(p, off)
 	if err == nil && n < len(p) {
@@ -91,7 +92,14 @@ func (f *File) wrap(err error) error {
 	if err == fs.ErrClosed {
 		return err
 	}
-	return fmt.Errorf("read inode %d: %w", f.inode.Number, err)
+	return fmt.Errorf("read %s: %w", f.name(), err)
+}
+
+func (f *File) name() string {
+	if f.layout != nil {
+		return fmt.Sprintf("content at %d", f.layout.Start)
+	}
+	return fmt.Sprintf("inode %d", f.inode.Number)
 }
 
 // Read implements io.Reader.
@@ -113,10 +121,10 @@ func (f *File) Seek(offset int64, whence int) (int64, error) {
 	case io.SeekEnd:
 		offset += f.Size()
 	default:
-		return 0, fmt.Errorf("seek inode %d: whence %d: %w", f.inode.Number, whence, fs.ErrInvalid)
+		return 0, fmt.Errorf("seek %s: whence %d: %w", f.name(), whence, fs.ErrInvalid)
 	}
 	if offset < 0 {
-		return 0, fmt.Errorf("seek inode %d to %d: %w", f.inode.Number, offset, fs.ErrInvalid)
+		return 0, fmt.Errorf("seek %s to %d: %w", f.name(), offset, fs.ErrInvalid)
 	}
 	f.off = offset
 	return offset, nil
@@ -152,8 +160,10 @@ func (f *File) readAhead(off, end int64) {
 // enough of such work already.
 func (r *Reader) prefetch(l *blockList, k uint64) bool {
 	pos, size, err := l.block(k)
-	if err != nil || size == 0 {
-		return err == nil // the one who reads it will see the error
+	if err != nil || size == 0 || size&blockRaw != 0 {
+		// The one who reads it will see the error. What is not compressed is read
+		// straight to where it is wanted, and the system reads that ahead.
+		return err == nil
 	}
 	select {
 	case r.prefetchs <- struct{}{}:
@@ -237,7 +247,7 @@ func (f *File) Extents() iter.Seq2[Extent, error] {
 			return true
 		}
 		left := f.Size()
-		for size, err := range f.r.blockSizes(f.inode) {
+		for size, err := range f.list.all() {
 			if err != nil {
 				yield(Extent{}, err)
 				return

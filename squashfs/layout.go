@@ -52,6 +52,43 @@ func (r *Reader) Layout(i Inode) (Layout, error) {
 	return l, nil
 }
 
+// OpenLayout opens a regular file of size bytes by where its content lies, without a
+// look at the image's metadata: images need no export table for it. The File reads
+// l.Blocks for as long as it is used. That the layout is one of this image, nobody
+// proves; another gives other data, or an error that wraps ErrCorrupt.
+func (r *Reader) OpenLayout(size int64, l Layout) (*File, error) {
+	if r.closed.Load() {
+		return nil, fs.ErrClosed
+	}
+	if err := r.checkLayout(size, &l); err != nil {
+		return nil, fmt.Errorf("open content at %d: %w", l.Start, err)
+	}
+	f := &File{r: r, inode: Inode{Type: TypeFile, Size: uint64(size), start: uint64(l.Start), fragment: none32}, layout: &l}
+	if l.Fragment.Size != 0 {
+		f.inode.fragment, f.inode.fragOffset = 0, l.Fragment.Offset
+	}
+	f.list.init(r, &f.inode)
+	f.list.sizes = l.Blocks
+	return f, nil
+}
+
+// checkLayout proves that content of the size can lie so. What the stored sizes of
+// blocks say is proved when they are read.
+func (r *Reader) checkLayout(size int64, l *Layout) error {
+	bs := int64(r.sb.BlockSize)
+	tail, want := size%bs, size/bs
+	if l.Fragment.Size == 0 && tail > 0 {
+		want++
+	}
+	switch {
+	case size < 0 || l.Start < 0 || int64(len(l.Blocks)) != want:
+		return corrupt("%d blocks, want %d for %d bytes", len(l.Blocks), want, size)
+	case l.Fragment.Size != 0 && (l.Fragment.Start < 0 || int64(l.Fragment.Offset)+tail > bs):
+		return corrupt("its tail of %d bytes at %d reaches over the end of the fragment at %d", tail, l.Fragment.Offset, l.Fragment.Start)
+	}
+	return nil
+}
+
 // FileNumbers yields, once Finish has returned, the inode numbers of the regular
 // files in the order in which they were added. Names given by Link are none of
 // their own.

@@ -107,6 +107,7 @@ func TestLayout(t *testing.T) {
 			if err != nil || !bytes.Equal(got, f.content) {
 				t.Errorf("%+v: %s by its layout %+v: %d bytes, %v", o, f.Path, l, len(got), err)
 			}
+			sameFile(t, r, inode, l)
 		}
 		if l, err := r.Layout(wAt(t, r, "hole")); err != nil || !slices.Contains(l.Blocks, 0) {
 			t.Errorf("a file with holes: %+v, %v", l, err)
@@ -114,6 +115,122 @@ func TestLayout(t *testing.T) {
 		if _, err := r.Layout(wAt(t, r, "d0")); !errors.Is(err, fs.ErrInvalid) {
 			t.Errorf("layout of a directory: %v", err)
 		}
+	}
+}
+
+// sameFile: a file opened by its Layout is the one opened by its inode.
+func sameFile(t *testing.T, r *Reader, i Inode, l Layout) {
+	t.Helper()
+	want, err := r.OpenFile(i)
+	must(t, err)
+	f, err := r.OpenLayout(int64(i.Size), l)
+	must(t, err)
+	var a, b bytes.Buffer
+	_, errA := want.WriteTo(&a)
+	_, errB := f.WriteTo(&b)
+	if errA != nil || errB != nil || !bytes.Equal(a.Bytes(), b.Bytes()) {
+		t.Errorf("inode %d by its layout: %d bytes, want %d; %v, %v", i.Number, b.Len(), a.Len(), errB, errA)
+	}
+	for off := int64(0); off < f.Size(); off += 1777 {
+		p := make([]byte, 2000)
+		if n, _ := f.ReadAt(p, off); !bytes.Equal(p[:n], a.Bytes()[off:min(off+2000, f.Size())]) {
+			t.Errorf("inode %d by its layout: it differs from %d on", i.Number, off)
+		}
+	}
+	var x, y []Extent
+	for e, err := range want.Extents() {
+		must(t, err)
+		x = append(x, e)
+	}
+	for e, err := range f.Extents() {
+		must(t, err)
+		y = append(y, e)
+	}
+	if !slices.Equal(x, y) {
+		t.Errorf("inode %d by its layout: extents %v, want %v", i.Number, y, x)
+	}
+}
+
+// TestOpenLayoutRefuses: what cannot be a file's layout is refused, at once or when it
+// is read.
+func TestOpenLayoutRefuses(t *testing.T) {
+	const bs = 4096
+	out := wImage(t, WriterOptions{BlockSize: bs, AlwaysFragments: true}, wFile("f", noise(1, 2*bs+100)))
+	r := wOpen(t, out)
+	good, err := r.Layout(wAt(t, r, "f"))
+	must(t, err)
+	const size = 2*bs + 100
+	for name, change := range map[string]func(l *Layout) int64{
+		"negative size":     func(*Layout) int64 { return -1 },
+		"short list":        func(l *Layout) int64 { l.Blocks = l.Blocks[:1]; return size },
+		"longer":            func(*Layout) int64 { return size + bs },
+		"negative start":    func(l *Layout) int64 { l.Start = -1; return size },
+		"start behind":      func(l *Layout) int64 { l.Start = 1 << 62; return size },
+		"start in metadata": func(l *Layout) int64 { l.Start = int64(r.sb.InodeTable); return size },
+		"start in the head": func(l *Layout) int64 { l.Start = 3; return size },
+		"block too large":   func(l *Layout) int64 { l.Blocks[0] = bs + 1; return size },
+		"odd bits":          func(l *Layout) int64 { l.Blocks[1] |= 1 << 30; return size },
+		"tail outside":      func(l *Layout) int64 { l.Fragment.Offset = bs - 99; return size },
+		"tail behind":       func(l *Layout) int64 { l.Fragment.Offset = bs - 100; return size },
+		"fragment negative": func(l *Layout) int64 { l.Fragment.Start = -1; return size },
+		"fragment behind":   func(l *Layout) int64 { l.Fragment.Start = 1 << 62; return size },
+		"fragment gone":     func(l *Layout) int64 { l.Fragment = Fragment{}; return size },
+	} {
+		l := good
+		l.Blocks = slices.Clone(l.Blocks)
+		n := change(&l)
+		f, err := r.OpenLayout(n, l)
+		if err == nil {
+			_, err = f.ReadAt(make([]byte, n), 0)
+		}
+		if !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v, want ErrCorrupt", name, err)
+		}
+	}
+	if f, err := r.OpenLayout(0, Layout{}); err != nil || f.Size() != 0 {
+		t.Errorf("an empty file: %v", err)
+	}
+	must(t, r.Close())
+	if _, err := r.OpenLayout(size, good); err != fs.ErrClosed {
+		t.Errorf("of a closed image: %v", err)
+	}
+}
+
+// TestAddLayout: a file taken by its Layout is the one taken by its inode, in the same
+// bytes.
+func TestAddLayout(t *testing.T) {
+	const bs = 4096
+	r := wOpen(t, wImage(t, WriterOptions{BlockSize: bs, NoExport: true},
+		wFile("empty", nil), wFile("f", noise(1, 2*bs+100)), wFile("g", noise(2, 300)), wFile("h", make([]byte, 3*bs))))
+	for _, o := range []WriterOptions{{BlockSize: bs}, {BlockSize: 2 * bs}} {
+		var images [2]wMem
+		for k := range images {
+			w, err := NewWriter(&images[k], o)
+			must(t, err)
+			for _, name := range []string{"h", "g", "f", "empty"} {
+				i := wAt(t, r, name)
+				if e := (Entry{Path: name, Mode: 0o644}); k == 0 {
+					must(t, w.AddFrom(e, r, i))
+				} else {
+					l, err := r.Layout(i)
+					must(t, err)
+					must(t, w.AddLayout(e, r, int64(i.Size), l))
+				}
+			}
+			if err := w.AddLayout(Entry{Path: "dir", Mode: os.ModeDir}, r, 0, Layout{}); !errors.Is(err, fs.ErrInvalid) {
+				t.Errorf("a directory with content: %v", err)
+			}
+			if err := w.AddLayout(Entry{Path: "bad", Mode: 0o644}, r, 1, Layout{}); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("a layout of nothing: %v", err)
+			}
+			_, err = w.Finish(t.Context())
+			must(t, err)
+			must(t, w.Close())
+		}
+		if !bytes.Equal(images[0].b, images[1].b) {
+			t.Errorf("%+v: the images differ", o)
+		}
+		wOpen(t, &images[0])
 	}
 }
 

@@ -276,6 +276,15 @@ func (r *Reader) loadData(pos uint64, size uint32, dst []byte) (int, error) {
 		}
 		return int(n), r.readAt(dst[:n], pos)
 	}
+	if r.sb.Compression == Zstd && cap(dst)-len(dst) < decodeSlack {
+		// To copy a block costs less than to decode it without room behind it.
+		buf := r.outBufs.Get().(*[]byte)
+		defer r.outBufs.Put(buf)
+		if m := len(dst); m <= len(*buf) {
+			n, err := r.loadData(pos, size, (*buf)[:m])
+			return copy(dst, (*buf)[:n]), err
+		}
+	}
 	buf := r.inBufs.Get().(*[]byte)
 	defer r.inBufs.Put(buf)
 	if err := r.readAt((*buf)[:n], pos); err != nil {

@@ -38,8 +38,9 @@ type spliceOrigin struct {
 type spliceSource struct {
 	r         *Reader
 	extents   []extent
-	fragments map[uint32]fragment // those in use, by their number in the source
-	renumber  map[uint32]uint32
+	fragments []fragment // those in use
+	numbers   map[fragment]uint32
+	renumber  []uint32 // where they are in the new image's table
 }
 
 // extent is a stretch of a source's data and where it goes.
@@ -56,10 +57,33 @@ func (w *Writer) AddFrom(e Entry, src *Reader, i Inode) error {
 	if i.Type != TypeFile || !e.Mode.IsRegular() {
 		return fmt.Errorf("add %q: %w: only regular files have content to copy", e.Path, fs.ErrInvalid)
 	}
-	if !w.canSplice(src) {
-		return w.addRecompressed(e, src, i)
+	f, err := src.OpenFile(i)
+	if err != nil {
+		return fmt.Errorf("add %q: %w", e.Path, err)
 	}
-	if err := w.splice(e, src, i); err != nil {
+	return w.addFile(e, f)
+}
+
+// AddLayout is AddFrom for content of size bytes that lies in src as l says; of src
+// nothing else is looked at. l.Blocks is not used any more when it returns.
+func (w *Writer) AddLayout(e Entry, src *Reader, size int64, l Layout) error {
+	if !e.Mode.IsRegular() {
+		return fmt.Errorf("add %q: %w: only regular files have content to copy", e.Path, fs.ErrInvalid)
+	}
+	f, err := src.OpenLayout(size, l)
+	if err != nil {
+		return fmt.Errorf("add %q: %w", e.Path, err)
+	}
+	return w.addFile(e, f)
+}
+
+// addFile adds a file of another image.
+func (w *Writer) addFile(e Entry, f *File) error {
+	if !w.canSplice(f.r) {
+		e.Size = f.Size()
+		return w.Add(e, f)
+	}
+	if err := w.splice(e, f); err != nil {
 		return fmt.Errorf("add %q: %w", e.Path, err)
 	}
 	return nil
@@ -72,24 +96,14 @@ func (w *Writer) canSplice(src *Reader) bool {
 		src.sb.Compression == w.opt.Compression && src.sb.BlockSize == uint32(w.opt.BlockSize)
 }
 
-func (w *Writer) addRecompressed(e Entry, src *Reader, i Inode) error {
-	f, err := src.OpenFile(i)
-	if err != nil {
-		return fmt.Errorf("add %q: %w", e.Path, err)
-	}
-	defer f.Close()
-	e.Size = int64(i.Size)
-	return w.Add(e, f)
-}
-
-func (w *Writer) splice(e Entry, src *Reader, i Inode) error {
+func (w *Writer) splice(e Entry, f *File) error {
 	n, p, err := w.admit(&e)
 	if err != nil {
 		return err
 	}
-	n.size, n.data = i.Size, noContent
-	if i.Size > 0 {
-		if n.data, err = w.splices.add(src, i); err != nil {
+	n.size, n.data = f.inode.Size, noContent
+	if n.size > 0 {
+		if n.data, err = w.splices.add(f); err != nil {
 			return err
 		}
 	}
@@ -98,21 +112,22 @@ func (w *Writer) splice(e Entry, src *Reader, i Inode) error {
 }
 
 // add notes what a file needs of its source and returns the content's number.
-func (s *splicer) add(r *Reader, i Inode) (id uint32, err error) {
+func (s *splicer) add(f *File) (id uint32, err error) {
+	r, i := f.r, &f.inode
 	at := slices.IndexFunc(s.sources, func(x *spliceSource) bool { return x.r == r })
 	if at < 0 {
 		at = len(s.sources)
-		s.sources = append(s.sources, &spliceSource{r: r, fragments: map[uint32]fragment{}, renumber: map[uint32]uint32{}})
+		s.sources = append(s.sources, &spliceSource{r: r, numbers: map[fragment]uint32{}})
 	}
 	src := s.sources[at]
-	c := content{start: i.start, blocks: s.sizes.n, fragment: i.fragment, fragOffset: i.fragOffset}
+	c := content{start: i.start, blocks: s.sizes.n, fragment: none32, fragOffset: i.fragOffset}
 	defer func() {
 		if err != nil {
 			s.sizes.truncate(c.blocks)
 		}
 	}()
 	end := i.start
-	for size, err := range r.blockSizes(i) {
+	for size, err := range f.list.all() {
 		if err != nil {
 			return 0, err
 		}
@@ -126,7 +141,7 @@ func (s *splicer) add(r *Reader, i Inode) (id uint32, err error) {
 		return 0, err
 	}
 	if i.fragment != none32 {
-		if err := src.useFragment(i.fragment); err != nil {
+		if c.fragment, err = src.useFragment(f); err != nil {
 			return 0, err
 		}
 	}
@@ -152,22 +167,26 @@ func (s *spliceSource) use(from, to uint64) error {
 	return nil
 }
 
-func (s *spliceSource) useFragment(number uint32) error {
-	if _, ok := s.fragments[number]; ok {
-		return nil
-	}
-	start, size, err := s.r.fragmentEntry(number)
+// useFragment notes that the block with a file's tail is needed, and returns its number
+// among those in use.
+func (s *spliceSource) useFragment(f *File) (uint32, error) {
+	start, size, err := f.fragment()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if !s.r.canStore(size) {
-		return corrupt("fragment %d of size %#x", number, size)
+		return 0, corrupt("fragment at %d of size %#x", start, size)
+	}
+	key := fragment{start: start, size: size}
+	if n, ok := s.numbers[key]; ok {
+		return n, nil
 	}
 	if err := s.use(start, start+uint64(size&blockSizeMask)); err != nil {
-		return fmt.Errorf("fragment %d: %w", number, err)
+		return 0, fmt.Errorf("fragment at %d: %w", start, err)
 	}
-	s.fragments[number] = fragment{start: start, size: size}
-	return nil
+	n := uint32(len(s.fragments))
+	s.fragments, s.numbers[key] = append(s.fragments, key), n
+	return n, nil
 }
 
 // merge sorts the extents and joins those that touch or overlap.
@@ -225,13 +244,18 @@ func (w *Writer) copySplices(ctx context.Context) error {
 	return nil
 }
 
+// moveFragments puts a source's fragments into the table, in the order in which they lie.
 func (w *Writer) moveFragments(src *spliceSource) {
-	numbers := make([]uint32, 0, len(src.fragments))
-	for n := range src.fragments {
-		numbers = append(numbers, n)
+	order := make([]uint32, len(src.fragments))
+	for n := range order {
+		order[n] = uint32(n)
 	}
-	slices.Sort(numbers)
-	for _, n := range numbers {
+	slices.SortFunc(order, func(a, b uint32) int {
+		x, y := src.fragments[a], src.fragments[b]
+		return cmp.Or(cmp.Compare(x.start, y.start), cmp.Compare(x.size, y.size))
+	})
+	src.renumber = make([]uint32, len(order))
+	for _, n := range order {
 		f := src.fragments[n]
 		f.start = src.moved(f.start)
 		src.renumber[n] = uint32(len(w.content.fragments))

@@ -183,9 +183,19 @@ they are, compressed; all that the container wrote belongs to root in the file.`
 // saveContainer writes an image with what was written over it to a file, at once or not
 // at all.
 func saveContainer(ctx context.Context, env *cli.Env, i *step.Image, upper, path string, force bool) error {
+	opened := i.Opened
+	if i.Files != nil {
+		// Also root's: blocks are copied as they are, only tables are decoded.
+		o, err := i.Files.Open(squashfs.ReaderOptions{})
+		if err != nil {
+			return err
+		}
+		defer o.Close()
+		opened = o
+	}
 	var wo squashfs.WriterOptions
-	if i.Opened != nil {
-		wo = i.Opened.WriterOptions()
+	if opened != nil {
+		wo = opened.WriterOptions()
 	}
 	trailer, err := runConfig(i).Trailer()
 	if err != nil {
@@ -201,7 +211,7 @@ func saveContainer(ctx context.Context, env *cli.Env, i *step.Image, upper, path
 	if i.Dir != "" {
 		err = image.CommitDir(ctx, i.Dir, upper, w.Writer, o)
 	} else {
-		err = i.Opened.Commit(ctx, upper, w.Writer, o)
+		err = opened.Commit(ctx, upper, w.Writer, o)
 	}
 	if err != nil {
 		return addFault(path, fmt.Errorf("write container to %s: %w", path, err))

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"time"
 
@@ -28,27 +27,12 @@ import (
 // is root's. Headers of archives on this machine, and the documents of an image, are
 // decoded by root's own process, within limits.
 
-// nobody is the id of that child: it owns nothing.
-const nobody = 65534
-
 // converter returns how layers are converted: nil for in this process.
 func converter() image.Converter {
-	if os.Geteuid() != 0 || inUserNamespace() {
+	if !proc.IsRoot() {
 		return nil
 	}
 	return convertInChild
-}
-
-// inUserNamespace says whether root here is an ordinary user outside, who has no more
-// rights than that. What "unshare -r" makes of root is root still.
-func inUserNamespace() bool {
-	b, err := os.ReadFile("/proc/self/uid_map")
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "0" {
-			return err == nil && f[1] != "0"
-		}
-	}
-	return false
 }
 
 // conversion is what parent and child tell each other.
@@ -84,18 +68,12 @@ func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 	if err != nil {
 		return layer.Info{}, err
 	}
-	var stdout, stderr bounded
+	var stdout, stderr proc.Excerpt
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "image", "convert-layer", string(arg))
-	cmd.Dir, cmd.Env = "/", []string{}
+	proc.AsNobody(cmd)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.ExtraFiles = []*os.File{out}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Credential: &syscall.Credential{Uid: nobody, Gid: nobody, Groups: []uint32{}},
-		// A session of its own has no terminal, into which it could type.
-		Pdeathsig: syscall.SIGKILL, Setsid: true,
-	}
 	cmd.WaitDelay = 5 * time.Second
-	proc.CloseOnExec()
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return layer.Info{}, err
@@ -103,7 +81,7 @@ func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 	if err := cmd.Start(); err != nil {
 		return layer.Info{}, &fault.Error{
 			// Not wrapped: it is about no file of the store.
-			What:  fmt.Errorf("start a process of user %d to convert a layer: %s", nobody, err.Error()),
+			What:  fmt.Errorf("start a process of user %d to convert a layer: %s", proc.Nobody, err.Error()),
 			Cause: "root never takes apart what strangers wrote",
 			Hint:  "run it as an ordinary user; or let everybody execute gangway, and give root CAP_SETUID and CAP_SETGID",
 		}
@@ -127,9 +105,9 @@ func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 		return layer.Info{}, cause
 	}
 	var c conversion
-	if json.Unmarshal(stdout.b, &c) != nil {
+	if json.Unmarshal(stdout.Bytes(), &c) != nil {
 		return layer.Info{}, &fault.Error{
-			What: fmt.Errorf("convert layer in another process: %w: %.300s", err, stderr.b),
+			What: fmt.Errorf("convert layer in another process: %w: %.300s", err, stderr.Bytes()),
 			Hint: "pull again; if it is killed again, look for want of memory in the kernel's log: dmesg",
 		}
 	}
@@ -163,15 +141,6 @@ func (p *pipeWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// bounded keeps the begin of what is written to it.
-type bounded struct{ b []byte }
-
-// Write implements io.Writer.
-func (w *bounded) Write(p []byte) (int, error) {
-	w.b = append(w.b, p[:min(len(p), 1<<16-len(w.b))]...)
-	return len(p), nil
-}
-
 // imageConvertLayer is the child of convertInChild. It is not for people.
 func imageConvertLayer(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{Use: "convert-layer OPTIONS", Short: "convert a layer for another process", Hidden: true}
@@ -184,9 +153,7 @@ func imageConvertLayer(env *cli.Env) *cobra.Command {
 		if _, err := out.Stat(); err != nil {
 			return fmt.Errorf("convert-layer: %w", err)
 		}
-		// Nothing this process becomes has more rights, and no other of the same id
-		// looks into it.
-		err := errors.Join(noNewPrivileges(), unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
+		err := proc.Renounce()
 		if err != nil {
 			return fmt.Errorf("convert-layer: %w", err)
 		}
@@ -203,17 +170,4 @@ func imageConvertLayer(env *cli.Env) *cobra.Command {
 		return printLine(env.Stdout, c)
 	}
 	return cmd
-}
-
-// noNewPrivileges keeps all threads of this process, not only the calling one, from
-// more rights.
-func noNewPrivileges() error {
-	_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
-	if errno == syscall.ENOTSUP { // linked with C
-		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-	}
-	if errno != 0 {
-		return errno
-	}
-	return nil
 }

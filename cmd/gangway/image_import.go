@@ -15,6 +15,7 @@ import (
 	"github.com/gangway-hpc/gangway/image/reference"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/proc"
 )
 
 func imageImport(env *cli.Env) *cobra.Command {
@@ -156,6 +157,15 @@ func (p *puller) root(ctx context.Context, file, as string, ro image.RootOptions
 	return p.print(pulled{Event: "image", Image: i})
 }
 
+// rootMayNot is the error of what root would have to take apart in its own process.
+func rootMayNot(what, hint string) error {
+	return &fault.Error{
+		What:  errors.New(what + ": root takes apart no files of strangers"),
+		Cause: "what is wrong in such a file would be root's to suffer",
+		Hint:  hint,
+	}
+}
+
 // allowed says whether a file or directory may be imported into a store.
 func allowed(file, store string) error {
 	st, err := os.Stat(file)
@@ -163,12 +173,8 @@ func allowed(file, store string) error {
 		return missing(file, err)
 	}
 	if !st.IsDir() {
-		if os.Geteuid() == 0 && !inUserNamespace() {
-			return &fault.Error{
-				What:  fmt.Errorf("import %s: root takes apart no files of strangers", file),
-				Cause: "what is wrong in such a file would be root's to suffer",
-				Hint:  "run it as an ordinary user; root may import directories",
-			}
+		if proc.IsRoot() {
+			return rootMayNot("import "+file, "run it as an ordinary user; root may import directories")
 		}
 		return nil
 	}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gangway-hpc/gangway/internal/proc"
 )
 
 // TestImportAllowed: root takes apart no files, nobody imports what holds the store.
@@ -17,7 +19,7 @@ func TestImportAllowed(t *testing.T) {
 	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	root := os.Geteuid() == 0 && !inUserNamespace()
+	root := proc.IsRoot()
 	for _, c := range []struct {
 		file, store, want string
 	}{

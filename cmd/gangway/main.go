@@ -34,6 +34,7 @@ source <(gangway completion bash)`,
 			cli.Completion,
 			cli.Man,
 			stepProbe,
+			stepServe,
 			doctorProbe,
 		},
 	}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -261,7 +260,7 @@ func stepOptions(env *cli.Env) (step.Options, error) {
 	}
 	return step.Options{
 		Dirs: step.RunDirs(env.Getenv), Containers: containers,
-		Probe:   []string{probeVerb},
+		Probe: []string{probeVerb}, Serve: []string{serveVerb},
 		Environ: os.Environ(), Getenv: env.Getenv,
 		Stdin: file(env.Stdin), Stdout: os.Stdout, Stderr: file(env.Stderr),
 		Log: env.Logger(),
@@ -305,7 +304,6 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 	if !f.quiet {
 		fmt.Fprintf(env.Stderr, "gangway: running here: %s\n", f.what())
 	}
-	smallHeap(env)
 	return step.Run(cmd.Context(), o)
 }
 
@@ -325,11 +323,4 @@ func (f *runFlags) printPlan(ctx context.Context, w io.Writer, o step.Options) e
 	}
 	_, err = io.WriteString(w, p.String())
 	return err
-}
-
-// smallHeap keeps the supervisor small: forking copies the tables of its memory.
-func smallHeap(env *cli.Env) {
-	if env.Getenv("GOGC") == "" {
-		debug.SetGCPercent(25)
-	}
 }

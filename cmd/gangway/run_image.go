@@ -12,6 +12,7 @@ import (
 	"github.com/gangway-hpc/gangway/image/reference"
 	"github.com/gangway-hpc/gangway/internal/config"
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/proc"
 	"github.com/gangway-hpc/gangway/launcher/step"
 	"github.com/gangway-hpc/gangway/runtime/spec"
 	"github.com/gangway-hpc/gangway/squashfs"
@@ -122,6 +123,9 @@ func (r *runImages) path(ctx context.Context, path string) (*step.Image, error) 
 	if strings.HasSuffix(path, ".tar") || strings.Contains(path, ".tar.") {
 		return nil, fault.Usage(fmt.Errorf("open image %s: an archive cannot be used in its place", path), "gangway image import "+path)
 	}
+	if proc.IsRoot() {
+		return nil, rootMayNot("open image "+path, "run it as an ordinary user; root may use directories, and images of the store")
+	}
 	o, err := r.store.OpenFile(ctx, path, squashfs.ReaderOptions{Cache: r.cache})
 	if err != nil {
 		return nil, err
@@ -143,12 +147,27 @@ func (r *runImages) fetch(ctx context.Context, name string) (image.Image, error)
 	}
 	i, err := p.fetch(ctx, ref, name, "")
 	// What the pull needed is not needed any more, and a fork would copy its tables.
+	if r.imageFlags.env.Getenv("GOGC") == "" {
+		debug.SetGCPercent(100) // as it was
+	}
 	debug.FreeOSMemory()
-	smallHeap(r.imageFlags.env)
 	return i, err
 }
 
+// opened opens an image of the store. Root's own process does not look into it.
 func (r *runImages) opened(i *image.Image) (*step.Image, error) {
+	if proc.IsRoot() {
+		f, err := r.store.OpenFiles(i)
+		if err != nil {
+			return nil, err
+		}
+		c, err := f.Config()
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		r.stored = i
+		return &step.Image{Name: familiar(i.Reference), Digest: string(i.Manifest), Config: imageConfig(c), Files: f, Close: f.Close}, nil
+	}
 	o, err := r.store.OpenImage(i, squashfs.ReaderOptions{Cache: r.cache})
 	if err != nil {
 		return nil, err

@@ -100,6 +100,7 @@ func (want seenTree) groups(inode map[string]any) {
 func see(ix *Index) (seenTree, error) {
 	tree := seenTree{}
 	inode := map[string]any{}
+	hasXattrs := false
 	var walk func(path string, n uint32) error
 	walk = func(path string, n uint32) error {
 		i, err := ix.Inode(n)
@@ -110,6 +111,7 @@ func see(ix *Index) (seenTree, error) {
 		if err != nil {
 			return err
 		}
+		hasXattrs = hasXattrs || len(xattrs) > 0
 		s := seen{
 			mode: i.Mode, uid: i.UID, gid: i.GID, sec: i.Sec, nsec: i.Nsec, size: i.Size,
 			major: i.Major, minor: i.Minor, xattrs: showXattrs(xattrs), links: i.Links,
@@ -145,6 +147,9 @@ func see(ix *Index) (seenTree, error) {
 	}
 	if err := walk("", Root); err != nil {
 		return nil, err
+	}
+	if ix.HasXattrs() != hasXattrs {
+		return nil, fmt.Errorf("HasXattrs is %t", ix.HasXattrs())
 	}
 	links := maps.Clone(tree)
 	tree.groups(inode)

@@ -25,34 +25,39 @@ type Index struct {
 // Open maps the index in the named file. It checks the header with its checksum and
 // the layers, not the tree.
 func Open(path string) (*Index, error) {
-	b, err := mapFile(path)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open merged index: %w", err)
+	}
+	defer f.Close() // the mapping stays
+	return OpenFile(f)
+}
+
+// OpenFile is Open for a file that is open. The file may be closed afterwards.
+func OpenFile(f *os.File) (*Index, error) {
+	b, err := mapFile(f)
 	if err != nil {
 		return nil, fmt.Errorf("open merged index: %w", err)
 	}
 	ix, err := New(b)
 	if err != nil {
-		return nil, fmt.Errorf("open merged index %s: %w", path, errors.Join(err, unmap(b)))
+		return nil, fmt.Errorf("open merged index %s: %w", f.Name(), errors.Join(err, unmap(b)))
 	}
 	ix.mapped = true
 	return ix, nil
 }
 
-func mapFile(path string) (b []byte, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
+func mapFile(f *os.File) ([]byte, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
 	if size := info.Size(); !info.Mode().IsRegular() || size < headerLen || size != int64(int(size)) {
-		return nil, fmt.Errorf("%w: %s has %d bytes", ErrCorrupt, path, size)
+		return nil, fmt.Errorf("%w: %s has %d bytes", ErrCorrupt, f.Name(), size)
 	}
-	b, err = syscall.Mmap(int(f.Fd()), 0, int(info.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
+	b, err := syscall.Mmap(int(f.Fd()), 0, int(info.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("map %s: %w", path, err)
+		return nil, fmt.Errorf("map %s: %w", f.Name(), err)
 	}
 	return b, nil
 }
@@ -167,6 +172,9 @@ func (ix *Index) Layers() []LayerInfo { return ix.layers }
 
 // NumInodes returns how many inodes there are. Their numbers are 1 to this.
 func (ix *Index) NumInodes() uint32 { return ix.counts[secInodes] }
+
+// HasXattrs says whether any inode has extended attributes.
+func (ix *Index) HasXattrs() bool { return ix.counts[secXattrSets] > 0 }
 
 // Root is the number of the root directory's inode.
 const Root uint32 = 1

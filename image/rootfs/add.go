@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"syscall"
+
+	"github.com/gangway-hpc/gangway/image/merged"
 )
 
 // What Mountpoint makes.
@@ -42,45 +44,37 @@ func (t *Tree) makeMissing(dir bool) maker {
 	}
 }
 
-// AddFile puts a regular file at a path, where it hides a file of the image, and
-// returns the path without symlinks. Symlinks are followed as by Resolve; but if the
-// path itself is a symlink that leads nowhere, the file takes its place, so that the
-// path has the content in any case. Directories on the way are made. It is an error if
-// a directory is there.
+// AddFile puts a regular file at a path, where it hides what the image has there, and
+// returns the path without symlinks. Directories on the way are followed as by Resolve,
+// and made where they are missing; but a symlink that the path itself names is not
+// followed: the file takes its place. For what such a link leads to may be hidden by
+// something that is mounted later, and then the path would not have the content. It is
+// an error if a directory is there.
 func (t *Tree) AddFile(path string, content []byte, mode uint32) (string, error) {
-	const op = "add file"
-	a := addition{mode: syscall.S_IFREG | mode&0o7777, content: content}
-	w, err := t.walk(op, path, nil)
-	switch {
-	case err == nil && kindOf(w.mode) == Dir:
-		return "", &fs.PathError{Op: op, Path: path, Err: syscall.EISDIR}
-	case err == nil:
-		t.add(w.at[len(w.at)-2], w.names[len(w.names)-1], a)
-		return w.path(), nil
-	}
+	fail := func(err error) (string, error) { return "", &fs.PathError{Op: "add file", Path: path, Err: err} }
 	parent, name, err := splitPath(path)
 	if err != nil {
-		return "", &fs.PathError{Op: op, Path: path, Err: err}
+		return fail(err)
 	}
-	if w, err = t.walk(op, parent, t.makeMissing(true)); err != nil {
+	w, err := t.walk("add file", parent, t.makeMissing(true))
+	if err != nil {
 		return "", err
 	}
 	if kindOf(w.mode) != Dir {
-		return "", &fs.PathError{Op: op, Path: path, Err: syscall.ENOTDIR}
+		return fail(syscall.ENOTDIR)
 	}
-	// Either nothing has the name, or a symlink that leads nowhere, or it cannot be read.
-	if n, err := t.lookup(w.node(), name); err == nil {
-		i, err := t.stat(n)
-		if err == nil && i.Mode&syscall.S_IFMT != syscall.S_IFLNK {
-			err = syscall.EEXIST
+	n, err := t.lookup(w.node(), name)
+	if err == nil {
+		var i merged.Inode
+		if i, err = t.stat(n); err == nil && kindOf(i.Mode) == Dir {
+			err = syscall.EISDIR
 		}
-		if err != nil {
-			return "", &fs.PathError{Op: op, Path: path, Err: err}
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return "", &fs.PathError{Op: op, Path: path, Err: err}
 	}
-	w.at, w.names = append(w.at, t.add(w.node(), name, a)), append(w.names, name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fail(err)
+	}
+	n = t.add(w.node(), name, addition{mode: syscall.S_IFREG | mode&0o7777, content: content})
+	w.at, w.names = append(w.at, n), append(w.names, name)
 	return w.path(), nil
 }
 

@@ -26,7 +26,6 @@ type fileSystem struct {
 	fuse.RawFileSystem
 	t        *Tree
 	uid, gid uint32
-	xattrs   xattrState
 	log      failures
 	lastFile atomic.Uint64 // a regular file that the kernel knows, see Server.Close
 }

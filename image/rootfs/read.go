@@ -52,11 +52,17 @@ func (t *Tree) readAt(n uint32, p []byte, off int64) (int, error) {
 		}
 		return copy(p, a.content[off:]), nil
 	}
+	if t.hot != nil {
+		if m, ok := t.hot.readAt(n, p, off); ok {
+			return m, nil
+		}
+	}
 	f, err := t.files.get(t, n)
 	if f == nil || err != nil {
 		return 0, err
 	}
 	m, err := f.ReadAt(p, off)
+	t.trace.note(n, off, m)
 	if err == io.EOF {
 		err = nil
 	}
@@ -72,20 +78,13 @@ func (t *Tree) open(n uint32) (*squashfs.File, error) {
 	if d.Layer >= len(t.layers) {
 		return nil, fmt.Errorf("%w: layer %d of %d", merged.ErrCorrupt, d.Layer, len(t.layers))
 	}
-	in, err := t.layers[d.Layer].InodeByNumber(d.Inode)
-	if err != nil {
-		return nil, fmt.Errorf("layer %d: %w", d.Layer, err)
-	}
-	f, err := t.layers[d.Layer].OpenFile(in)
-	if err != nil {
-		return nil, fmt.Errorf("layer %d: %w", d.Layer, err)
-	}
 	i, err := t.ix.Inode(n)
-	if err == nil && f.Size() != i.Size {
-		err = fmt.Errorf("%w: layer %d: inode %d has %d bytes, want %d", merged.ErrCorrupt, d.Layer, d.Inode, f.Size(), i.Size)
-	}
 	if err != nil {
 		return nil, err
+	}
+	f, err := t.layers[d.Layer].OpenLayout(i.Size, d.Layout)
+	if err != nil {
+		return nil, fmt.Errorf("layer %d: %w", d.Layer, err)
 	}
 	return f, nil
 }
@@ -101,7 +100,7 @@ type fileCache struct {
 	files [openFiles]*squashfs.File
 }
 
-// openFiles is how many. One may hold a part of its block list, 24 KiB at most.
+// openFiles is how many. One holds where 2048 of its blocks lie, 16 KiB at most.
 const openFiles = 64
 
 // get returns an open file; nil for one that is empty.

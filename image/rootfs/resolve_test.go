@@ -146,6 +146,7 @@ func TestAdd(t *testing.T) {
 	m := makeImage(t, []tar.Header{
 		dir("etc", 0o755), dir("dir", 0o755), file("etc/hosts", 10), symlink("etc/resolv.conf", "../run/missing/resolv.conf"),
 		symlink("etc/mtab", "hosts"), symlink("var", "dangling/var"), symlink("up", "../../.."),
+		symlink("etc/dirlink", "../dir"), symlink("conf", "etc"), symlink("loop", "loop"),
 	})
 	add := func(path, want, content string) {
 		t.Helper()
@@ -157,8 +158,14 @@ func TestAdd(t *testing.T) {
 			t.Errorf("ReadFile(%q) = %q, %v", path, b, err)
 		}
 	}
-	add("/etc/mtab", "/etc/hosts", "through a symlink")
+	add("/conf/mtab", "/etc/mtab", "the path's own symlink is replaced, one on the way is followed")
+	if b, err := m.ReadFile("/etc/hosts", 1<<20); err != nil || string(b) != string(content("etc/hosts", 10)) {
+		t.Errorf("what the symlink led to is %q, %v", b, err)
+	}
 	add("etc/resolv.conf", "/etc/resolv.conf", "a symlink that leads nowhere is replaced")
+	add("etc/dirlink", "/etc/dirlink", "a symlink to a directory is replaced")
+	add("loop", "/loop", "a symlink to itself is replaced")
+	add("/var/lib/x", "/dangling/var/lib/x", "below a symlink that leads nowhere")
 	add("/new/deep/file", "/new/deep/file", "directories are made")
 	add("/new/deep/file", "/new/deep/file", "again")
 	add("/up/x", "/x", "not out of the root")

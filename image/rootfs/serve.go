@@ -83,7 +83,6 @@ func Serve(dev *os.File, t *Tree, o ServeOptions) (*Server, error) {
 	}
 	go func() {
 		s.fuse.Serve()
-		s.files.xattrs.work.Wait()
 		close(s.done)
 	}()
 	return s, nil

@@ -51,6 +51,10 @@ type Tree struct {
 	// patched are the directories, of the index or added, that have other entries than
 	// the index says.
 	patched map[uint32]*patch
+
+	hotName string // file of what containers read when they start; see UseHot
+	hot     *hot   // nil if there is none
+	trace   trace
 }
 
 // addition is a directory or a file that the image does not have.

@@ -2,8 +2,6 @@ package rootfs
 
 import (
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
@@ -15,39 +13,10 @@ func shownXattr(name string) bool {
 	return strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay.")
 }
 
-// xattrState knows whether an image has extended attributes at all, once somebody has
-// looked. Most have none; then the kernel is told not to ask any more.
-type xattrState struct {
-	once sync.Once
-	none atomic.Bool
-	work sync.WaitGroup
-}
-
-// scanned is up to how many inodes are looked at: an image of more counts as having
-// extended attributes.
-const scanned = 500_000
-
-// look looks through the inodes in the background.
-func (x *xattrState) look(t *Tree) {
-	x.once.Do(func() {
-		if t.ix.NumInodes() > scanned {
-			return
-		}
-		x.work.Go(func() {
-			for n := range t.ix.NumInodes() {
-				if i, err := t.ix.Inode(n + 1); err != nil || i.HasXattrs() {
-					return
-				}
-			}
-			x.none.Store(true)
-		})
-	})
-}
-
 // GetXAttr implements fuse.RawFileSystem.
 func (f *fileSystem) GetXAttr(_ <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
-	if f.xattrs.look(f.t); f.xattrs.none.Load() {
-		return 0, fuse.ENOSYS
+	if !f.t.ix.HasXattrs() {
+		return 0, fuse.ENOSYS // the kernel asks no more
 	}
 	n := uint32(h.NodeId)
 	if !shownXattr(name) || f.t.addition(n) != nil {
@@ -67,8 +36,8 @@ func (f *fileSystem) GetXAttr(_ <-chan struct{}, h *fuse.InHeader, name string, 
 
 // ListXAttr implements fuse.RawFileSystem.
 func (f *fileSystem) ListXAttr(_ <-chan struct{}, h *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
-	if f.xattrs.look(f.t); f.xattrs.none.Load() {
-		return 0, fuse.ENOSYS
+	if !f.t.ix.HasXattrs() {
+		return 0, fuse.ENOSYS // the kernel asks no more
 	}
 	n := uint32(h.NodeId)
 	if f.t.addition(n) != nil {

@@ -5,8 +5,9 @@
 //	proc.Confine(cmd)
 //	err := cmd.Run()
 //
-// It may be used by any number of goroutines. It gives a program no other user and no
-// fewer rights.
+// AsNobody gives a program of root's another user and no rights, for what strangers wrote.
+// It may be used by any number of goroutines. It does not say what a program may call or
+// use up: there are no filters and no limits.
 package proc
 
 import (

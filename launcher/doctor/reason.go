@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -57,12 +58,7 @@ func (f *facts) forbidden() refusal {
 func (f *facts) late(errno syscall.Errno) refusal {
 	switch {
 	case errno == syscall.ENOSPC:
-		for _, kind := range []string{"mnt", "pid", "ipc", "uts", "net", "cgroup"} {
-			if f.sysctl("user.max_"+kind+"_namespaces") == "0" {
-				return f.limit(kind)
-			}
-		}
-		return f.limit("mnt")
+		return f.limit(cmp.Or(f.noneAllowed(), "mnt"))
 	case errno != syscall.EPERM && errno != syscall.EACCES:
 		return refusal{"the kernel says: " + errno.Error(), "sudo dmesg | tail"}
 	case f.restricted() && !f.profiled():
@@ -73,6 +69,17 @@ func (f *facts) late(errno syscall.Errno) refusal {
 		return refusal{"AppArmor confines this process by the profile " + f.label, f.outer("--security-opt apparmor=unconfined")}
 	}
 	return refusal{"no setting that is known forbids it", "sudo dmesg | tail"}
+}
+
+// noneAllowed is a kind of namespaces of which this user may have none, "" if there is none
+// such; user namespaces are not looked at.
+func (f *facts) noneAllowed() string {
+	for _, kind := range []string{"mnt", "pid", "ipc", "uts", "net", "cgroup"} {
+		if f.sysctl("user.max_"+kind+"_namespaces") == "0" {
+			return kind
+		}
+	}
+	return ""
 }
 
 func (f *facts) limit(kind string) refusal {

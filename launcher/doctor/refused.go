@@ -7,6 +7,12 @@ import "syscall"
 func Refused(errno syscall.Errno, late bool) (cause, remedy string) {
 	f := readFacts("")
 	r := f.created(errno)
+	if errno == syscall.ENOSPC && f.sysctl("user.max_user_namespaces") != "0" {
+		// The others are created by the same call.
+		if kind := f.noneAllowed(); kind != "" {
+			r = f.limit(kind)
+		}
+	}
 	if late {
 		r = f.late(errno)
 	}

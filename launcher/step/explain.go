@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	goruntime "runtime"
 	"strings"
 	"syscall"
 
@@ -31,4 +32,13 @@ func explain(err error) error {
 		f.Cause, f.Hint = doctor.Refused(op.Errno, true)
 	}
 	return f
+}
+
+// explainCommand puts the cause to a command that the kernel could not make sense of.
+func explainCommand(err error) error {
+	if f, ok := errors.AsType[*fault.Error](err); ok && f.Cause == "" && errors.Is(err, syscall.ENOEXEC) {
+		f.Cause = "it is neither a program for this machine (linux/" + goruntime.GOARCH + ") nor a script that begins with #!"
+		f.Hint = "is the image for another machine? gangway image ls shows it, --platform chooses; else start it by a shell: -- sh FILE"
+	}
+	return err
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
+// machineID is what programs tell machines apart by.
+const machineID = "/etc/machine-id"
+
 // maxHostFile bounds what is read of the host's files.
 const maxHostFile = 4 << 20
 
@@ -54,6 +57,12 @@ func readHost(environ []string, getenv func(string) string) (spec.Host, error) {
 	}
 	if h.ResolvConf, err = hostFile("/etc/resolv.conf"); err != nil {
 		return h, err
+	}
+	if h.Localtime, err = hostFile("/etc/localtime"); err != nil {
+		return h, err
+	}
+	if st, err := os.Stat(machineID); err == nil && st.Mode().IsRegular() && st.Size() > 0 {
+		h.MachineID = machineID
 	}
 	return h, nil
 }

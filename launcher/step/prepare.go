@@ -87,23 +87,34 @@ func (s *step) climb(ctx context.Context) (*runtime.Config, error) {
 	return nil, first
 }
 
-// try prepares the container; where no /proc can be mounted, once more with that of the
-// host.
+// try prepares the container; where no /proc or /sys of its own can be mounted, with those
+// of the host.
 func (s *step) try(ctx context.Context, c *runtime.Config) error {
-	var err error
-	if s.container, err = runtime.Prepare(ctx, c); err == nil || s.Request.HostPID || !failedAt(err, "/proc") {
-		return explain(err)
+	var lacking []string
+	for {
+		var err error
+		if s.container, err = runtime.Prepare(ctx, c); err == nil {
+			break
+		}
+		switch {
+		case !s.Request.HostPID && failedAt(err, "/proc"):
+			s.Request.HostPID = true
+			lacking = append(lacking, "processes of the host are visible: no /proc of its own can be mounted here, as is usual within other containers")
+		case s.Request.Net && !s.Request.HostSys && failedAt(err, "sysfs on /sys"):
+			s.Request.HostSys = true
+			lacking = append(lacking, "the host's network devices are visible in /sys: none of its own can be mounted here, as is usual within other containers")
+		default:
+			return explain(err)
+		}
+		again, berr := s.configFor(ctx, s.root.rung)
+		if berr != nil {
+			return errors.Join(explain(err), berr)
+		}
+		*c = *again
 	}
-	s.Request.HostPID = true
-	again, berr := s.configFor(ctx, s.root.rung)
-	if berr != nil {
-		return errors.Join(explain(err), berr)
+	for _, what := range lacking {
+		s.Log.Warn(what, "see", "gangway doctor")
 	}
-	*c = *again
-	if s.container, berr = runtime.Prepare(ctx, c); berr != nil {
-		return explain(berr)
-	}
-	s.Log.Warn("processes of the host are visible: no /proc of its own can be mounted here, as is usual within other containers", "see", "gangway doctor")
 	return nil
 }
 
@@ -132,11 +143,15 @@ func (s *step) rungs(ctx context.Context) []string {
 	case writable:
 		tree = []string{rungTree}
 	}
+	last := tree
+	if s.image.Files != nil {
+		last = nil // root writes no image to disk, and why FUSE failed is what counts
+	}
 	switch {
 	case !fuse:
 		return tree
 	case !writable:
-		return append([]string{rungFUSE}, tree...)
+		return append([]string{rungFUSE}, last...)
 	}
 	rung, err := s.writableRung(ctx)
 	if err != nil {
@@ -145,11 +160,11 @@ func (s *step) rungs(ctx context.Context) []string {
 	}
 	switch rung {
 	case rungFuseOverlay:
-		return append([]string{rungFuseOverlay}, tree...)
+		return append([]string{rungFuseOverlay}, last...)
 	case rungTree:
 		return tree
 	}
-	return append([]string{rungOverlay, rungFuseOverlay}, tree...)
+	return append([]string{rungOverlay, rungFuseOverlay}, last...)
 }
 
 // canOpenFUSE says whether this user may open the device.

@@ -58,8 +58,8 @@ func (s *step) configFor(ctx context.Context, rung string) (*runtime.Config, err
 	if err != nil {
 		return nil, err
 	}
-	c.Spec = s.built.Spec
-	return c, nil
+	c.Spec, c.Umounts = s.built.Spec, s.built.Umounts
+	return c, limitFiles(c.Spec)
 }
 
 // build makes the spec, and has the root made what that needs. mountpoint returns where
@@ -101,27 +101,18 @@ func (s *step) tree() (*rootfs.Tree, error) {
 
 // servedRoot is the image through FUSE.
 func (s *step) servedRoot(ctx context.Context, c *runtime.Config, rung string) error {
-	t, err := s.tree()
+	serving := s.serveHere
+	if s.image.Files != nil {
+		serving = s.serveConfined
+	}
+	serve, err := serving(ctx)
 	if err != nil {
 		return err
 	}
 	uid, gid := s.inside()
-	broken := s.root.broken
 	c.Root.FUSE = &runtime.FUSE{
 		Options: func(fd int) string { return rootfs.MountOptions(fd, uid, gid) },
-		Serve: func(_ context.Context, dev *os.File) error {
-			server, err := rootfs.Serve(dev, t, rootfs.ServeOptions{UID: uid, GID: gid, Log: s.Log})
-			if err != nil {
-				return err
-			}
-			s.onClose(server.Close)
-			go func() {
-				if err := server.Wait(); err != nil {
-					broken <- err
-				}
-			}()
-			return nil
-		},
+		Serve:   serve,
 	}
 	if rung == rungFUSE {
 		return nil
@@ -133,6 +124,38 @@ func (s *step) servedRoot(ctx context.Context, c *runtime.Config, rung string) e
 		c.Root.Overlay.Program, err = fuseOverlayProgram()
 	}
 	return err
+}
+
+// serveHere makes the tree of the image, and serves it in this process.
+func (s *step) serveHere(ctx context.Context) (func(context.Context, *os.File) error, error) {
+	t, err := s.tree()
+	if err != nil {
+		return nil, err
+	}
+	if o := s.image.Opened; o != nil && o.HotPath() != "" {
+		t.UseHot(o.HotPath())
+		s.onClose(func() error {
+			if err := t.CloseHot(context.WithoutCancel(ctx)); err != nil {
+				s.Log.Debug("the next containers start slower", "err", err) // a store that cannot be written
+			}
+			return nil
+		})
+	}
+	uid, gid := s.inside()
+	broken := s.root.broken
+	return func(_ context.Context, dev *os.File) error {
+		server, err := rootfs.Serve(dev, t, rootfs.ServeOptions{UID: uid, GID: gid, Log: s.Log})
+		if err != nil {
+			return err
+		}
+		s.onClose(server.Close)
+		go func() {
+			if err := server.Wait(); err != nil {
+				broken <- err
+			}
+		}()
+		return nil
+	}, nil
 }
 
 // inside are the ids that the user has in the container.
@@ -176,6 +199,13 @@ func (s *step) upper(c *runtime.Config) string {
 // treeRoot is the image written to disk: slow and large, but all that can be had where
 // there is no /dev/fuse, as within other containers.
 func (s *step) treeRoot(ctx context.Context, c *runtime.Config, rung string) error {
+	if s.image.Files != nil {
+		return &fault.Error{
+			What:  errors.New("write the image to disk for this run: root takes apart no files of strangers"),
+			Cause: "without /dev/fuse, or an overlay over it for what is written, that is the only way to use an image",
+			Hint:  "run it as an ordinary user; or see what this machine lacks: gangway doctor",
+		}
+	}
 	t, err := s.tree()
 	if err != nil {
 		return err

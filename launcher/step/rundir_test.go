@@ -40,7 +40,13 @@ func TestRunDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	dirs := []string{base}
-	for _, name := range []string{"dev", d.id(), fmt.Sprint(os.Getpid()), fmt.Sprint(1 << 22), fmt.Sprint(os.Getppid())} {
+	inside := exec.CommandContext(t.Context(), "sleep", "60") // in the same pid namespace
+	if err := inside.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = inside.Wait() }()
+	defer func() { _ = inside.Process.Kill() }()
+	for _, name := range []string{"dev", d.id(), fmt.Sprint(os.Getpid()), fmt.Sprint(1 << 22), fmt.Sprint(inside.Process.Pid)} {
 		got, dir, err := Find(dirs, name)
 		if err != nil || got.ID != s.ID || dir != d.path {
 			t.Errorf("find %s: %+v, %s, %v", name, got, dir, err)

@@ -71,7 +71,7 @@ func (s *server) answer(ctx context.Context, c *net.UnixConn) error {
 	}
 	p, err := s.container.Join(ctx, join)
 	if err != nil {
-		return err
+		return explainCommand(err)
 	}
 	var pty []*os.File
 	if t := p.Terminal(); t != nil {

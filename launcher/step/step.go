@@ -46,7 +46,10 @@ type Image struct {
 	// host that is the root.
 	Opened *image.Opened
 	Dir    string
-	Close  func() error // nil if there is nothing to close
+	// Files are there instead of Opened where root runs the container: then another
+	// process, of the command Options.Serve, looks into the image.
+	Files *image.Files
+	Close func() error // nil if there is nothing to close
 
 	base func() (*rootfs.Tree, error) // instead of Opened
 }
@@ -55,6 +58,9 @@ type Image struct {
 func (i *Image) tree() (*rootfs.Tree, error) {
 	if i.base != nil {
 		return i.base()
+	}
+	if i.Files != nil {
+		return rootfs.New(i.Files.Index, nil), nil // names, but no content
 	}
 	return rootfs.New(i.Opened.Index, i.Opened.Layers), nil
 }
@@ -81,10 +87,10 @@ type Options struct {
 	Dirs       []string // for run directories, see RunDirs
 	Containers string   // for named containers, see NamedDir
 	Scratch    string   // for what is large and goes away again: trees, layers to be saved
-	// Program and Probe are a command that calls RunProbe: a path, of this program if it
-	// is empty, and its arguments.
-	Program string
+	// Probe are the arguments with which this program calls RunProbe, Serve those with
+	// which it calls ServeConfined.
 	Probe   []string
+	Serve   []string
 	Environ []string
 	Getenv  func(string) string
 	Stdin   *os.File
@@ -106,7 +112,10 @@ type joined struct{ dir string }
 // why there is none.
 func Run(ctx context.Context, o Options) error {
 	s := &step{Options: o, last: time.Now()}
-	defer s.close()
+	defer func() {
+		s.close()
+		s.phase("end", "")
+	}()
 	if _, err := Leftovers(o.Dirs, true); err != nil {
 		o.Log.Warn("leftovers of killed runs stay", "err", err)
 	}
@@ -139,6 +148,7 @@ type step struct {
 	root       *root
 	container  *runtime.Container
 	server     *server
+	confined   *confined
 	saved      string // directory of what was written
 	scratchDir string
 	closers    []func() error
@@ -266,7 +276,7 @@ func (s *step) run(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if err := s.container.Start(); err != nil {
-		return err
+		return explainCommand(err)
 	}
 	s.phase("start", "")
 	var relay *relay
@@ -283,6 +293,7 @@ func (s *step) run(ctx context.Context) error {
 	status, err := s.container.Wait()
 	close(done)
 	cause := <-watched
+	s.phase("command", "")
 	switch {
 	case cause != nil:
 		return cause

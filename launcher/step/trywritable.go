@@ -26,11 +26,9 @@ func tryWritable(ctx context.Context, o Options, rung string) (err error) {
 	if err != nil {
 		return err
 	}
-	program := o.Program
-	if program == "" {
-		if program, err = os.Executable(); err != nil {
-			return fmt.Errorf("find this program: %w", err)
-		}
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
 	}
 	s := &step{Options: Options{
 		Dirs: o.Dirs, Log: o.Log, Getenv: o.Getenv,

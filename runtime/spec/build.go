@@ -57,7 +57,7 @@ func (b *builder) build() error {
 	if err = b.accounts(); err != nil {
 		return err
 	}
-	b.networkFiles()
+	b.hostFiles()
 	b.aptFile()
 	if err = b.mounts(); err != nil {
 		return err

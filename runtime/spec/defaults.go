@@ -34,11 +34,6 @@ func (b *builder) mounts() error {
 	if b.h.MachineID != "" {
 		b.add(hostFile(b.h.MachineID, "/etc/machine-id"), true)
 	}
-	if b.h.Localtime != "" && !b.root.Exists("/etc/localtime") {
-		// In an image that has one it is a link to the zone's own file, which a
-		// mount would hide: then UTC would not be UTC.
-		b.add(hostFile(b.h.Localtime, "/etc/localtime"), true)
-	}
 	if err := b.homeMount(); err != nil {
 		return err
 	}

@@ -9,6 +9,15 @@ func (b *builder) file(name string, content []byte, mode uint32) {
 	b.Files = append(b.Files, File{name, content, mode})
 }
 
+// hostFiles are what the image cannot know of the machine: its names, and its time zone,
+// for which an image's link to the file of UTC is no answer.
+func (b *builder) hostFiles() {
+	b.networkFiles()
+	if len(b.h.Localtime) > 0 {
+		b.file("/etc/localtime", b.h.Localtime, 0o644)
+	}
+}
+
 // networkFiles are the host's names: hosts, resolv.conf and hostname.
 func (b *builder) networkFiles() {
 	b.file("/etc/hosts", hosts(b.h.Hosts, b.h.Hostname), 0o644)

@@ -47,7 +47,7 @@ type Host struct {
 	MemTotal    int64    // bytes that /dev/shm may grow to; 0: the kernel's default
 	Hosts       []byte   // content of /etc/hosts
 	ResolvConf  []byte   // content of /etc/resolv.conf
-	Localtime   string   // path of the host's /etc/localtime; empty: none
+	Localtime   []byte   // content of what /etc/localtime leads to
 	MachineID   string   // path of the host's /etc/machine-id; empty: none
 	Cgroup      string   // directory of the container's cgroup in the host's cgroup2 tree; empty: the host's view stays
 }

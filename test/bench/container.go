@@ -220,7 +220,7 @@ func (c *containers) run(image string, options []string, command ...string) []st
 // bwrap is a bubblewrap of a command with the namespaces that gangway makes.
 func (c *containers) bwrap(root string, options []string, command ...string) []string {
 	args := []string{
-		"bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
+		"bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc",
 		"--ro-bind", root, "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
 	}
 	return append(append(args, options...), command...)

@@ -67,7 +67,7 @@ func (b *bench) rootfs() error {
 func (r *rootfsBench) all() error {
 	for round := range r.rounds {
 		log.Printf("  cold, round %d", round+1)
-		for n := range r.backings {
+		for _, n := range r.turn(round) {
 			if err := r.cold(n); err != nil {
 				return fmt.Errorf("%s: %w", r.backings[n].name, err)
 			}
@@ -81,13 +81,22 @@ func (r *rootfsBench) all() error {
 	}
 	for round := range r.rounds + 1 {
 		log.Printf("  warm, round %d", round)
-		for n := range r.backings {
+		for _, n := range r.turn(round) {
 			if err := r.warm(n, round); err != nil {
 				return fmt.Errorf("%s: %w", r.backings[n].name, err)
 			}
 		}
 	}
 	return nil
+}
+
+// turn is the order of the backings in a round: another one is first each time.
+func (r *rootfsBench) turn(round int) []int {
+	list := make([]int, len(r.backings))
+	for n := range list {
+		list[n] = (n + round) % len(list)
+	}
+	return list
 }
 
 // restart starts a backing afresh: its server and its container, and with empty caches
