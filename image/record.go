@@ -115,6 +115,15 @@ func (s *Store) record(reference, platform string) (Image, error) {
 	return i, err
 }
 
+// Get returns the image that the store has for a canonical reference and a platform, and
+// reads no other record. The error wraps ErrNotFound where there is none.
+func (s *Store) Get(reference string, platform oci.Platform) (Image, error) {
+	if platform == (oci.Platform{}) {
+		platform = oci.HostPlatform()
+	}
+	return s.record(reference, platform.String())
+}
+
 // touch notes that an image was used now. A store that cannot be written keeps its
 // old note.
 func (s *Store) touch(i *Image) {

@@ -37,6 +37,8 @@ type Cache struct {
 	bytes int                // length of the mapping
 	unmap func([]byte) error // frees it
 
+	scratch scratch
+
 	mu      sync.Mutex // guards all below, and the slots and slabs
 	mem     []byte     // the mapping; nil once closed
 	idle    sync.Cond  // signalled when the last pin of a closed cache goes

@@ -189,15 +189,10 @@ type decompressor interface {
 	decompress(dst, src []byte) (int, error)
 }
 
-func newDecompressor(c Compression, blockSize uint32) (decompressor, error) {
+func newDecompressor(c Compression, blockSize uint32, s *scratch) (decompressor, error) {
 	switch c {
 	case Zstd:
-		dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderLowmem(true),
-			zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxWindow(maxBlockSize), zstd.IgnoreChecksum(true))
-		if err != nil {
-			return nil, fmt.Errorf("make zstd decoder: %w", err)
-		}
-		return zstdDecompressor{dec}, nil
+		return zstdDecompressor{s}, nil
 	case Gzip:
 		return &gzipDecompressor{}, nil
 	case LZ4:
@@ -212,15 +207,20 @@ func newDecompressor(c Compression, blockSize uint32) (decompressor, error) {
 	return nil, fmt.Errorf("%w: unknown compression %d", ErrUnsupported, uint16(c))
 }
 
-type zstdDecompressor struct{ dec *zstd.Decoder }
+type zstdDecompressor struct{ scratch *scratch }
 
 // decodeSlack is how far behind the end zstd's fast loop may write.
 const decodeSlack = 16
 
 func (d zstdDecompressor) decompress(dst, src []byte) (n int, err error) {
 	defer recoverDecoder("zstd", &err)
+	dec, err := d.scratch.zstd()
+	if err != nil {
+		return 0, err
+	}
 	// The capacity is the limit, so what lies behind it stays untouched.
-	out, err := d.dec.DecodeAll(src, dst[:0:min(cap(dst), len(dst)+decodeSlack)])
+	out, err := dec.DecodeAll(src, dst[:0:min(cap(dst), len(dst)+decodeSlack)])
+	d.scratch.decoders.Put(dec) // not after a panic
 	if err != nil {
 		return 0, corrupt("zstd block: %v", err)
 	}

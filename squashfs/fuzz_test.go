@@ -277,7 +277,7 @@ func FuzzMetadata(f *testing.F) {
 		r := &Reader{src: readerOf(img), sb: Superblock{BytesUsed: uint64(len(img)), BlockSize: 4096}, cache: c, id: c.newReader()}
 		r.configure(ReaderOptions{Cache: c})
 		var err error
-		if r.dec, err = newDecompressor(Compression(comp%6+1), 4096); err != nil {
+		if r.dec, err = newDecompressor(Compression(comp%6+1), 4096, &scratch{}); err != nil {
 			return
 		}
 		table := metaTable{"fuzzed", superblockSize, uint64(len(img))}
@@ -313,7 +313,7 @@ func fuzzDecompressor(f *testing.F, comp Compression, image string) {
 		f.Add(b[at+2 : at+2+n])
 	}
 	must(f, r.Close())
-	d, err := newDecompressor(comp, 4096)
+	d, err := newDecompressor(comp, 4096, &scratch{})
 	must(f, err)
 	const guard = 64
 	f.Fuzz(func(t *testing.T, src []byte) {

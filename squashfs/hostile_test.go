@@ -372,7 +372,7 @@ func TestExpandsOverBlockSize(t *testing.T) {
 	for _, comp := range []Compression{Zstd, Gzip, LZ4} {
 		w, err := newCompressor(comp, 0, 1<<20)
 		must(t, err)
-		d, err := newDecompressor(comp, 4096)
+		d, err := newDecompressor(comp, 4096, &scratch{})
 		must(t, err)
 		for _, n := range []int{4097, 8193, 1 << 20} {
 			src := w.compress(nil, make([]byte, n))

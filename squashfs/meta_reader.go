@@ -47,8 +47,8 @@ func (r *Reader) readMeta(pos, end uint64) (block, error) {
 
 // loadMeta decodes the metadata block at pos.
 func (r *Reader) loadMeta(pos uint64, dst []byte) (n, disk int, err error) {
-	buf := r.inBufs.Get().(*[]byte)
-	defer r.inBufs.Put(buf)
+	buf := r.cache.scratch.buffer(metaHeaderLen + metaSize)
+	defer r.cache.scratch.putBuffer(buf)
 	// One read for header and content: most blocks are shorter, but a second system
 	// call costs more than the bytes.
 	in := (*buf)[:min(metaHeaderLen+metaSize, r.sb.BytesUsed-pos)]

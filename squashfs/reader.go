@@ -48,8 +48,6 @@ type Reader struct {
 	ahead     int           // bytes
 	decoding  chan struct{} // a token for each data block that is being decompressed
 	prefetchs chan struct{} // a token for each block that is being read ahead
-	inBufs    sync.Pool     // *[]byte of a block's length, for compressed data
-	outBufs   sync.Pool     // *[]byte of a block's length, for WriteTo
 
 	dirMu   sync.Mutex
 	dirRefs map[uint32]Ref // directories entered, where there is no export table
@@ -89,15 +87,15 @@ func NewReader(src io.ReaderAt, o ReaderOptions) (*Reader, error) {
 		return nil, err
 	}
 	r.sb = *sb
-	if r.dec, err = newDecompressor(sb.Compression, sb.BlockSize); err != nil {
-		return nil, err
-	}
 	r.configure(o)
 	if o.Cache == nil {
 		if r.cache, err = NewCache(defaultCache); err != nil {
 			return nil, err
 		}
 		r.ownCache = true
+	}
+	if r.dec, err = newDecompressor(sb.Compression, sb.BlockSize, &r.cache.scratch); err != nil {
+		return nil, joinClose(err, r.Close())
 	}
 	r.id = r.cache.newReader()
 	r.ahead = min(r.ahead, r.cache.bytes/4)
@@ -127,8 +125,6 @@ func (r *Reader) configure(o ReaderOptions) {
 	}
 	r.decoding = make(chan struct{}, r.workers)
 	r.prefetchs = make(chan struct{}, 2*r.workers)
-	r.inBufs.New = func() any { b := make([]byte, max(bs, metaHeaderLen+metaSize)); return &b }
-	r.outBufs.New = func() any { b := make([]byte, bs, bs+decodeSlack); return &b }
 }
 
 // sizeOf returns the length of src, or -1.
@@ -278,15 +274,13 @@ func (r *Reader) loadData(pos uint64, size uint32, dst []byte) (int, error) {
 	}
 	if r.sb.Compression == Zstd && cap(dst)-len(dst) < decodeSlack {
 		// To copy a block costs less than to decode it without room behind it.
-		buf := r.outBufs.Get().(*[]byte)
-		defer r.outBufs.Put(buf)
-		if m := len(dst); m <= len(*buf) {
-			n, err := r.loadData(pos, size, (*buf)[:m])
-			return copy(dst, (*buf)[:n]), err
-		}
+		buf := r.cache.scratch.buffer(len(dst))
+		defer r.cache.scratch.putBuffer(buf)
+		m, err := r.loadData(pos, size, (*buf)[:len(dst)])
+		return copy(dst, (*buf)[:m]), err
 	}
-	buf := r.inBufs.Get().(*[]byte)
-	defer r.inBufs.Put(buf)
+	buf := r.cache.scratch.buffer(int(n))
+	defer r.cache.scratch.putBuffer(buf)
 	if err := r.readAt((*buf)[:n], pos); err != nil {
 		return 0, err
 	}

@@ -381,3 +381,29 @@ func TestLargeHole(t *testing.T) {
 		}
 	}
 }
+
+// TestRawBlocks: blocks that are stored as they are come straight to where they are
+// wanted, and take no room in the cache.
+func TestRawBlocks(t *testing.T) {
+	const bs = 4096
+	content := noise(7, 20*bs+500)
+	r := wOpen(t, wImage(t, WriterOptions{BlockSize: bs}, wFile("f", content)))
+	f, err := r.OpenFile(wAt(t, r, "f"))
+	must(t, err)
+	for _, step := range []int{100, bs, 3 * bs} {
+		p := make([]byte, step)
+		for off := 0; off < len(content); off += step {
+			n, _ := f.ReadAt(p, int64(off))
+			if !bytes.Equal(p[:n], content[off:min(off+step, len(content))]) {
+				t.Fatalf("in steps of %d: it differs from %d on", step, off)
+			}
+		}
+	}
+	r.cache.mu.Lock()
+	defer r.cache.mu.Unlock()
+	for k := range r.cache.slots {
+		if k.size != keyMeta {
+			t.Errorf("the block at %d, of size %#x, is in the cache", k.pos, k.size)
+		}
+	}
+}

@@ -42,7 +42,7 @@ func (s *stream) start() {
 	s.jobs = make(chan *streamSlot, depth)
 	s.ring = make([]streamSlot, depth)
 	for i := range s.ring {
-		buf := r.outBufs.Get().(*[]byte)
+		buf := r.cache.scratch.buffer(bs)
 		s.bufs = append(s.bufs, buf)
 		s.ring[i].done = make(chan struct{}, 1)
 		s.submit(&s.ring[i], *buf)
@@ -97,6 +97,6 @@ func (s *stream) stop() {
 	close(s.jobs)
 	s.wg.Wait()
 	for _, b := range s.bufs {
-		s.f.r.outBufs.Put(b)
+		s.f.r.cache.scratch.putBuffer(b)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -247,4 +249,56 @@ func merge(maps ...map[string]any) map[string]any {
 		}
 	}
 	return all
+}
+
+// running is a gangway run that goes on.
+type running struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed at its end
+	out  strings.Builder
+	err  strings.Builder
+}
+
+// start starts a container with a name, whose command says that it is there by /tmp/up;
+// without a command it sleeps.
+func (p *person) start(t *testing.T, image string, args ...string) *running {
+	t.Helper()
+	all := append([]string{"run", "-q", "--container-image=" + image}, args...)
+	name := ""
+	for _, a := range args {
+		if value, ok := strings.CutPrefix(a, "--container-name="); ok {
+			name = value
+		}
+	}
+	if !slices.Contains(args, "--") {
+		all = append(all, "--", "sh", "-c", "echo x > /tmp/up; trap 'exit 0' TERM; while :; do sleep 1000 & wait; done")
+	}
+	r := &running{cmd: p.command(all...), done: make(chan struct{})}
+	r.cmd.Stdout, r.cmd.Stderr = &r.out, &r.err
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(r.done)
+		_ = r.cmd.Wait() // how it ended is asked of the process
+	}()
+	t.Cleanup(func() { r.stop(t) })
+	waitFor(t, func() bool {
+		select {
+		case <-r.done:
+			t.Fatalf("it ended: %v: %s", r.cmd.ProcessState, r.err.String())
+		default:
+		}
+		return p.command("exec", name, "ls", "/tmp/up").Run() == nil
+	})
+	return r
+}
+
+// stop kills it.
+func (r *running) stop(t *testing.T) {
+	t.Helper()
+	if err := r.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Error(err)
+	}
+	<-r.done
 }

@@ -301,19 +301,7 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 	if f.dryRun {
 		return f.printPlan(cmd.Context(), env.Stdout, o)
 	}
-	if !f.quiet {
-		fmt.Fprintf(env.Stderr, "gangway: running here: %s\n", f.what())
-	}
 	return step.Run(cmd.Context(), o)
-}
-
-// what names the container in the first line.
-func (f *runFlags) what() string {
-	if f.image == "" {
-		name, _, _ := strings.Cut(f.name, ":")
-		return "container " + name
-	}
-	return f.image
 }
 
 func (f *runFlags) printPlan(ctx context.Context, w io.Writer, o step.Options) error {

@@ -73,7 +73,7 @@ func (r *runImages) open(ctx context.Context, made *step.Named) (*step.Image, er
 	if ref.Kind == reference.Path {
 		return r.path(ctx, ref.Path)
 	}
-	i, err := r.find(r.store, name, false)
+	i, err := r.local(ref, name)
 	switch {
 	case r.pull != "always" && err == nil:
 	case r.pull == "never":
@@ -94,6 +94,22 @@ func (r *runImages) open(ctx context.Context, made *step.Named) (*step.Image, er
 		return r.opened(&i)
 	}
 	return nil, err
+}
+
+// local finds an image in the store: the one that is meant, and nothing that only looks
+// like it. A short name, or a digest's beginning, is looked for among all images, as
+// podman does, before Docker Hub is asked for it.
+func (r *runImages) local(ref reference.Reference, name string) (image.Image, error) {
+	p, err := r.chosenPlatform()
+	if err != nil {
+		return image.Image{}, err
+	}
+	i, err := r.store.Get(key(ref), p)
+	short := ref.Kind == reference.Registry && ref.Host == reference.DockerHub && !strings.Contains(name, reference.DockerHub)
+	if errors.Is(err, image.ErrNotFound) && short {
+		return r.find(r.store, name, false)
+	}
+	return i, err
 }
 
 // held opens the image that a named container was made of.
@@ -117,6 +133,7 @@ func (r *runImages) path(ctx context.Context, path string) (*step.Image, error) 
 		return nil, fault.Usage(fmt.Errorf("open image: %w", err), "a name with a slash or a dot at its beginning, or ending in .sqsh, is a file's")
 	}
 	if st.IsDir() {
+		r.say(path)
 		c, err := image.DirConfig(path)
 		return &step.Image{Name: path, Dir: path, Config: imageConfig(c)}, err
 	}
@@ -130,7 +147,15 @@ func (r *runImages) path(ctx context.Context, path string) (*step.Image, error) 
 	if err != nil {
 		return nil, err
 	}
+	r.say(path)
 	return newStepImage(path, "", o)
+}
+
+// say says what runs, and where.
+func (r *runImages) say(what string) {
+	if !r.quiet && !r.dryRun {
+		fmt.Fprintf(r.imageFlags.env.Stderr, "gangway: running here: %s\n", what)
+	}
 }
 
 // fetch pulls an image, with progress on stderr.
@@ -173,6 +198,7 @@ func (r *runImages) opened(i *image.Image) (*step.Image, error) {
 		return nil, err
 	}
 	r.stored = i
+	r.say(fmt.Sprintf("%s (%s)", familiar(i.Reference), i.Manifest.Short()))
 	return newStepImage(familiar(i.Reference), string(i.Manifest), o)
 }
 

@@ -67,7 +67,11 @@ func Serve(dev *os.File, t *Tree, o ServeOptions) (*Server, error) {
 	s.files = newFileSystem(t, &o, s.log.log)
 	s.fuse, err = fuse.NewServer(s.files, fmt.Sprintf("/dev/fd/%d", fd), &fuse.MountOptions{
 		MaxBackground: maxBackground,
-		MaxWrite:      maxRequest,
+		// Nothing is written, and who waits for a request holds a buffer for one that
+		// writes. Without this capability requests that read are not bound to it, too: they
+		// are of 32 pages at most, or of max_read, see MountOptions.
+		MaxWrite:             4096,
+		DisabledCapabilities: fuse.CAP_MAX_PAGES,
 		// Names and contents never change, so the kernel may keep whatever it knows.
 		EnableSymlinkCaching:     true,
 		ExplicitDataCacheControl: true,

@@ -90,6 +90,15 @@ func (s *step) tree() (*rootfs.Tree, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o := s.image.Opened; o != nil && o.HotPath() != "" {
+		t.UseHot(o.HotPath())
+		s.onClose(func() error {
+			if err := t.CloseHot(context.Background()); err != nil {
+				s.Log.Debug("the next containers start slower", "err", err) // a store that cannot be written
+			}
+			return nil
+		})
+	}
 	err = s.build(t,
 		func(f spec.File) error {
 			_, err := t.AddFile(f.Path, f.Content, f.Mode)
@@ -131,15 +140,6 @@ func (s *step) serveHere(ctx context.Context) (func(context.Context, *os.File) e
 	t, err := s.tree()
 	if err != nil {
 		return nil, err
-	}
-	if o := s.image.Opened; o != nil && o.HotPath() != "" {
-		t.UseHot(o.HotPath())
-		s.onClose(func() error {
-			if err := t.CloseHot(context.WithoutCancel(ctx)); err != nil {
-				s.Log.Debug("the next containers start slower", "err", err) // a store that cannot be written
-			}
-			return nil
-		})
 	}
 	uid, gid := s.inside()
 	broken := s.root.broken

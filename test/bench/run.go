@@ -57,8 +57,7 @@ func (c *containers) startsOf(image string) error {
 
 // printPhases shows where the time of a start goes.
 func (c *containers) printPhases() error {
-	cmd := c.asUser(slices.Insert(c.run(bigImage, []string{"-v"}, "true"), 2, "-q=false")...)
-	text, err := cmd.CombinedOutput()
+	text, err := c.asUser(c.run(bigImage, []string{"-v"}, "true")...).CombinedOutput()
 	for line := range strings.Lines(string(text)) {
 		log.Print("    ", strings.TrimSuffix(line, "\n"))
 	}
