@@ -21,7 +21,8 @@
 // [Open] and [NewReader] give a [Reader]. [Reader.FS] is the image as an
 // [io/fs.FS]; the Reader's own methods reach inodes by place, number and name,
 // list directories without holding them, and read files and extended
-// attributes. Blocks are decompressed in parallel and kept in a [Cache] outside
+// attributes. Who keeps a file's [Layout] reads it by [Reader.OpenLayout] without a look
+// at the image's metadata. Blocks are decompressed in parallel and kept in a [Cache] outside
 // the Go heap. Images of mksquashfs, squashfs-tools-ng and others are read with
 // any compression that Linux reads: gzip, zstd, lz4, xz and lzo. [Check] proves
 // that an image keeps all rules of its format.

@@ -169,7 +169,7 @@ func (t *Tree) CloseHot(ctx context.Context) error {
 	if t.hot != nil {
 		had = t.hot.count
 	}
-	if fresh := len(t.trace.blocks); fresh > had/4 && had < hotMost/hotBlock {
+	if fresh := len(t.trace.blocks); fresh > had/8 && had < hotMost/hotBlock {
 		err = fsx.WriteFile(ctx, t.hotName, fsx.Options{Mode: 0o600}, func(f *os.File) error { return t.writeHot(ctx, f) })
 	}
 	if t.hot != nil {

@@ -46,6 +46,9 @@ func Exec(ctx context.Context, dir string, o ExecOptions) error {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, forwarded()...)
 	defer signal.Stop(signals)
+	if ctx.Err() != nil { // a signal that came before
+		return context.Cause(ctx)
+	}
 
 	var reply execReply
 	got, err := receive(c, &reply, 1)
@@ -74,8 +77,6 @@ func Exec(ctx context.Context, dir string, o ExecOptions) error {
 			case s := <-signals:
 				// What goes wrong here shows below.
 				_ = send(c, execSignal{int(s.(syscall.Signal))})
-			case <-ctx.Done():
-				return
 			case <-done:
 				return
 			}

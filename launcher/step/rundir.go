@@ -37,6 +37,7 @@ const (
 	stateName = "state.json"
 	sockName  = "sock"
 	stageName = "root"
+	tempName  = "state.tmp"
 )
 
 // RunDirs returns the directories in which containers of this user may be found,
@@ -118,9 +119,10 @@ func newRunDir(ctx context.Context, base string) (*runDir, error) {
 func (d *runDir) id() string              { return filepath.Base(d.path) }
 func (d *runDir) file(name string) string { return filepath.Join(d.path, name) }
 
-// orphan lists what PID 1 removes if the supervisor dies, in that order.
+// orphan lists what PID 1 removes if the supervisor dies, in that order: the lock is
+// last, because who finds the rest looks at it.
 func (d *runDir) orphan() []string {
-	return []string{d.file(sockName), d.file(stateName), d.file(stageName), d.file(lockName), d.path}
+	return []string{d.file(sockName), d.file(tempName), d.file(stateName), d.file(stageName), d.file(lockName), d.path}
 }
 
 // listen makes the socket. Its name goes through /proc, because that of the directory
@@ -150,20 +152,24 @@ func (d *runDir) publish(s *State) error {
 		return err
 	}
 	// Not synced: it means nothing after a crash of the machine.
-	tmp := d.file(sockName) + ".tmp"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+	if err := os.WriteFile(d.file(tempName), b, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(tmp, d.file(stateName))
+	return os.Rename(d.file(tempName), d.file(stateName))
 }
 
 // remove removes the directory and ends the lock.
 func (d *runDir) remove() error {
-	err := os.RemoveAll(d.path)
-	if d.lock != nil {
-		err = errors.Join(err, d.lock.Release())
+	var errs []error
+	for _, name := range d.orphan() {
+		if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
 	}
-	return err
+	if d.lock != nil {
+		errs = append(errs, d.lock.Release())
+	}
+	return errors.Join(errs...)
 }
 
 // Leftovers finds what killed runs left in the run directories and removes it, if

@@ -19,7 +19,6 @@ type server struct {
 	container *runtime.Container
 	env       []string // of the container's first process
 	cwd       string
-	fakeRoot  bool
 	log       *slog.Logger
 	wg        sync.WaitGroup
 }
