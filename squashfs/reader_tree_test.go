@@ -220,7 +220,7 @@ func compareInode(t *testing.T, r *Reader, path string, i Inode, links map[uint6
 			t.Errorf("%s: inode %d, another name has %d", path, i.Number, n)
 		}
 		links[st.Ino] = i.Number
-		if uint64(i.Links) != st.Nlink {
+		if uint64(i.Links) != uint64(st.Nlink) {
 			t.Errorf("%s: %d links, want %d", path, i.Links, st.Nlink)
 		}
 	}

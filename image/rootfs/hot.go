@@ -78,47 +78,48 @@ func (h *hot) key(n int) uint64 {
 
 func hotKey(inode, block uint32) uint64 { return uint64(inode)<<32 | uint64(block) }
 
-// block returns the content of a file's block, nil if it is not here.
-func (h *hot) block(inode, block uint32) []byte {
-	want := hotKey(inode, block)
+// find returns the first entry that is not before a key.
+func (h *hot) find(key uint64) int {
 	low, high := 0, h.count
 	for low < high {
-		mid := (low + high) / 2
-		if h.key(mid) < want {
+		if mid := (low + high) / 2; h.key(mid) < key {
 			low = mid + 1
 		} else {
 			high = mid
 		}
 	}
-	if low == h.count || h.key(low) != want {
-		return nil
-	}
-	e := h.b[hotHead+low*hotEntry:]
-	pos, size := uint64(binary.LittleEndian.Uint32(e[8:])), uint64(binary.LittleEndian.Uint32(e[12:]))
-	if size > hotBlock || pos+size > uint64(len(h.b)) {
-		return nil
-	}
-	return h.b[pos : pos+size : pos+size]
+	return low
 }
 
-// readAt reads a file, if all that is wanted is here.
-func (h *hot) readAt(inode uint32, p []byte, off int64) (int, bool) {
-	done := 0
-	for done < len(p) {
-		at := off + int64(done)
-		b := h.block(inode, uint32(at/hotBlock))
-		if b == nil {
-			return 0, false
+// place returns where a block lies.
+func (h *hot) place(n int) (pos, size uint64) {
+	e := h.b[hotHead+n*hotEntry:]
+	return uint64(binary.LittleEndian.Uint32(e[8:])), uint64(binary.LittleEndian.Uint32(e[12:]))
+}
+
+// span returns what a file has from off on, at most most bytes, in the mapping, if all
+// of that is here: less only at the end of the file. Blocks of a file that follow each
+// other lie behind each other.
+func (h *hot) span(inode uint32, off int64, most int) ([]byte, bool) {
+	block := uint32(off / hotBlock)
+	n := h.find(hotKey(inode, block))
+	begin, end := uint64(0), uint64(0)
+	for want := uint64(off%hotBlock) + uint64(most); n < h.count && h.key(n) == hotKey(inode, block); n, block = n+1, block+1 {
+		pos, size := h.place(n)
+		if size > hotBlock || pos+size > uint64(len(h.b)) || end != 0 && pos != end {
+			return nil, false
 		}
-		skip := int(at % hotBlock)
-		if skip < len(b) {
-			done += copy(p[done:], b[skip:])
+		if end == 0 {
+			begin = pos
 		}
-		if len(b) < hotBlock {
-			break // the file's last
+		end = pos + size
+		if end-begin >= want || size < hotBlock {
+			from := min(begin+uint64(off%hotBlock), end)
+			to := min(from+uint64(most), end)
+			return h.b[from:to:to], true
 		}
 	}
-	return done, true
+	return nil, false
 }
 
 // trace notes which blocks are read in the first seconds.

@@ -61,6 +61,35 @@ func TestHot(t *testing.T) {
 	}
 }
 
+// TestHotSpan: any part of a file is what it is in the file.
+func TestHotSpan(t *testing.T) {
+	image, sizes := hotImage(t)
+	name := filepath.Join(t.TempDir(), "hot")
+	tree := New(image.ix, image.layers)
+	tree.UseHot(name)
+	w, err := tree.walk("look up", "/large", nil)
+	must(t, err)
+	if _, err := tree.ReadFile("/large", 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	must(t, tree.CloseHot(t.Context()))
+	h, err := openHot(name, image.ix.NumInodes())
+	must(t, err)
+	defer h.close()
+	want := content("large", sizes["large"])
+	rapid.Check(t, func(rt *rapid.T) {
+		off := rapid.IntRange(0, len(want)-1).Draw(rt, "offset")
+		most := rapid.IntRange(1, 3*hotBlock).Draw(rt, "most")
+		b, ok := h.span(w.node(), int64(off), most)
+		if !ok || !bytes.Equal(b, want[off:min(off+most, len(want))]) {
+			rt.Fatalf("%d bytes at %d: %d, %v", most, off, len(b), ok)
+		}
+	})
+	if b, ok := h.span(w.node()+1, 0, 10); ok && w.node()+1 <= image.ix.NumInodes() {
+		t.Errorf("%d bytes of another file", len(b))
+	}
+}
+
 // TestHotGrows: much that is new is added to what there is.
 func TestHotGrows(t *testing.T) {
 	image, _ := hotImage(t)
@@ -113,11 +142,10 @@ func TestHotDamaged(t *testing.T) {
 			return
 		}
 		defer h.close()
-		p := make([]byte, 3*hotBlock)
 		for inode := range image.ix.NumInodes() + 2 {
 			for _, off := range []int64{0, 1, hotBlock, 5 * hotBlock} {
-				if m, _ := h.readAt(inode, p, off); m > len(p) {
-					rt.Fatalf("%d bytes", m)
+				if b, _ := h.span(inode, off, 3*hotBlock); len(b) > 3*hotBlock {
+					rt.Fatalf("%d bytes", len(b))
 				}
 			}
 		}

@@ -53,8 +53,8 @@ func (t *Tree) readAt(n uint32, p []byte, off int64) (int, error) {
 		return copy(p, a.content[off:]), nil
 	}
 	if t.hot != nil {
-		if m, ok := t.hot.readAt(n, p, off); ok {
-			return m, nil
+		if b, ok := t.hot.span(n, off, len(p)); ok {
+			return copy(p, b), nil
 		}
 	}
 	f, err := t.files.get(t, n)

@@ -77,6 +77,9 @@ func Exec(ctx context.Context, dir string, o ExecOptions) error {
 			case s := <-signals:
 				// What goes wrong here shows below.
 				_ = send(c, execSignal{int(s.(syscall.Signal))})
+				if s == syscall.SIGTSTP { // the shell that started us waits for it
+					_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+				}
 			case <-done:
 				return
 			}

@@ -24,6 +24,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"syscall"
 	"time"
@@ -278,6 +279,11 @@ func (s *step) run(ctx context.Context) error {
 	if err := s.container.Start(); err != nil {
 		return explainCommand(err)
 	}
+	if s.Getenv("GOGC") == "" {
+		// Of a command that is not done by then, memory counts and not time.
+		small := time.AfterFunc(time.Second, func() { debug.SetGCPercent(50) })
+		defer small.Stop()
+	}
 	s.phase("start", "")
 	var relay *relay
 	if t := s.container.Terminal(); t != nil {
@@ -345,14 +351,15 @@ func (s *step) watch(signals <-chan os.Signal, done <-chan struct{}) (cause erro
 }
 
 // stopWithIt stops this process when a terminal stopped the command, so that the shell
-// that started us sees it; SIGCONT continues both. A command that stops itself is
-// waited for.
+// that started us sees it; SIGCONT, which is passed on as other signals are, continues
+// both. A command that stops itself is waited for.
 func (s *step) stopWithIt(sig syscall.Signal) {
 	if sig != syscall.SIGTSTP && sig != syscall.SIGTTIN && sig != syscall.SIGTTOU {
 		return
 	}
+	// The call may return before this thread is stopped: what follows it is not what
+	// follows the stop.
 	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-	_ = s.container.Signal(syscall.SIGCONT)
 }
 
 // DryRun returns the operations that would start the container. It mounts nothing.
