@@ -128,9 +128,22 @@ func TestBadImages(t *testing.T) {
 		crafted{name: "stop signal", config: config("StopSignal", "SIGNONSENSE"), command: sh("echo ran"), out: "ran"},
 	)
 	for _, m := range []struct{ mount, err string }{
-		{"/etc:/", "/"}, {"/etc:/proc", "/proc"}, {"/etc:/proc/x", "/proc"}, {"/etc:/dev", "/dev"}, {"/etc:/sys", "/sys"},
-		{"/etc:/a/../proc/x", "/proc"}, {"/etc:/x:rw+nonsense", "nonsense"}, {"/etc:/x:rw+ro+", "(?i)flag|empty"}, {"/etc:/x:suid+nosuid", "suid"}, {"/etc:/x:size=1", "tmpfs"},
-		{"/etc:x", "x"}, {"/etc:/x\ny", "control|newline"}, {"/nowhere:/x", "source path does not exist"}, {"/etc:/x:ro:z", "etc"}, {":/x", "x"}, {"/etc::", "etc"},
+		{"/etc:/", "/"},
+		{"/etc:/proc", "/proc"},
+		{"/etc:/proc/x", "/proc"},
+		{"/etc:/dev", "/dev"},
+		{"/etc:/sys", "/sys"},
+		{"/etc:/a/../proc/x", "/proc"},
+		{"/etc:/x:rw+nonsense", "nonsense"},
+		{"/etc:/x:rw+ro+", "(?i)flag|empty"},
+		{"/etc:/x:suid+nosuid", "suid"},
+		{"/etc:/x:size=1", "tmpfs"},
+		{"/etc:x", "x"},
+		{"/etc:/x\ny", "control|newline"},
+		{"/nowhere:/x", "source path does not exist"},
+		{"/etc:/x:ro:z", "etc"},
+		{":/x", "x"},
+		{"/etc::", "etc"},
 	} {
 		cases = append(cases, crafted{name: "mount " + strings.NewReplacer("/", "|", "\n", "n").Replace(m.mount), options: []string{"--container-mounts=" + m.mount}, command: sh("echo ran"), code: 2, err: refused + m.err})
 	}

@@ -174,12 +174,7 @@ func (p *person) image(t *testing.T, config map[string]any, layers ...[]byte) st
 	return p.layout(t, true, config, layers...)
 }
 
-// bare makes an image of these layers only.
-func (p *person) bare(t *testing.T, config map[string]any, layers ...[]byte) string {
-	t.Helper()
-	return p.layout(t, false, config, layers...)
-}
-
+// layout makes an image, with or without the layer that has a shell.
 func (p *person) layout(t *testing.T, shell bool, config map[string]any, layers ...[]byte) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(p.dir, "layout-")

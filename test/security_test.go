@@ -216,7 +216,8 @@ func testImageSteersHost(t *testing.T, p *person) {
 func testPrivileges(t *testing.T, p *person) {
 	program := busybox(t)["bin/busybox"]
 	files := []entry{
-		{name: "suid/", mode: 0o755}, {name: "suid/busybox", content: program, mode: 0o6755},
+		{name: "suid/", mode: 0o755},
+		{name: "suid/busybox", content: program, mode: 0o6755},
 		{name: "mem", kind: tar.TypeChar, major: 1, minor: 1, mode: 0o666},
 		{name: "null", kind: tar.TypeChar, major: 1, minor: 3, mode: 0o666},
 		{name: "disk", kind: tar.TypeBlock, major: 8, minor: 0, mode: 0o666},

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/gangway-hpc/gangway/image"
 	"github.com/gangway-hpc/gangway/image/reference"
@@ -29,6 +30,7 @@ type runImages struct {
 	config config.Config
 	cache  *squashfs.Cache
 	stored *image.Image // the image of the store that was opened
+	pulled time.Duration
 }
 
 func newRunImages(f *runFlags) (*runImages, error) {
@@ -170,7 +172,9 @@ func (r *runImages) fetch(ctx context.Context, name string) (image.Image, error)
 	if err != nil {
 		return image.Image{}, err
 	}
+	start := time.Now()
 	i, err := p.fetch(ctx, ref, name, "")
+	r.pulled = time.Since(start)
 	// What the pull needed is not needed any more, and a fork would copy its tables.
 	if r.imageFlags.env.Getenv("GOGC") == "" {
 		debug.SetGCPercent(100) // as it was
@@ -191,7 +195,7 @@ func (r *runImages) opened(i *image.Image) (*step.Image, error) {
 			return nil, errors.Join(err, f.Close())
 		}
 		r.stored = i
-		return &step.Image{Name: familiar(i.Reference), Digest: string(i.Manifest), Config: imageConfig(c), Files: f, Close: f.Close}, nil
+		return &step.Image{Name: familiar(i.Reference), Digest: string(i.Manifest), Config: imageConfig(c), Files: f, Close: f.Close, Pulled: r.pulled}, nil
 	}
 	o, err := r.store.OpenImage(i, squashfs.ReaderOptions{Cache: r.cache})
 	if err != nil {
@@ -199,7 +203,11 @@ func (r *runImages) opened(i *image.Image) (*step.Image, error) {
 	}
 	r.stored = i
 	r.say(fmt.Sprintf("%s (%s)", familiar(i.Reference), i.Manifest.Short()))
-	return newStepImage(familiar(i.Reference), string(i.Manifest), o)
+	opened, err := newStepImage(familiar(i.Reference), string(i.Manifest), o)
+	if err == nil {
+		opened.Pulled = r.pulled
+	}
+	return opened, err
 }
 
 func newStepImage(name, digest string, o *image.Opened) (*step.Image, error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/fsx"
 	"github.com/gangway-hpc/gangway/runtime"
+	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
 // prepare makes the container, all but the start of its command, on the best rung that
@@ -31,7 +32,8 @@ func (s *step) prepare(ctx context.Context) error {
 		return err
 	}
 	s.onClose(s.container.Close)
-	s.phase("prepare", s.root.rung)
+	s.phaseUntil(s.mounted, "mount", s.root.rung)
+	s.phase("prepare", processRung(s.Request))
 	if s.Notes != nil {
 		s.Notes(s.built.Notes, config.Spec.Process.Args)
 	}
@@ -39,6 +41,14 @@ func (s *step) prepare(ctx context.Context) error {
 		s.saved = s.upper(config)
 	}
 	return s.listen(ctx, config)
+}
+
+// processRung names whose processes the container sees.
+func processRung(r spec.Request) string {
+	if r.HostPID {
+		return "the host's processes"
+	}
+	return "processes of its own"
 }
 
 // listen makes the container reachable.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/gangway-hpc/gangway/image/rootfs"
 	"github.com/gangway-hpc/gangway/internal/fault"
@@ -58,6 +59,7 @@ func (s *step) configFor(ctx context.Context, rung string) (*runtime.Config, err
 	if err != nil {
 		return nil, err
 	}
+	s.mounted = time.Now() // what is served sets it again
 	c.Spec, c.Umounts = s.built.Spec, s.built.Umounts
 	return c, limitFiles(c.Spec)
 }
@@ -121,7 +123,11 @@ func (s *step) servedRoot(ctx context.Context, c *runtime.Config, rung string) e
 	uid, gid := s.inside()
 	c.Root.FUSE = &runtime.FUSE{
 		Options: func(fd int) string { return rootfs.MountOptions(fd, uid, gid) },
-		Serve:   serve,
+		Serve: func(ctx context.Context, dev *os.File) error {
+			err := serve(ctx, dev)
+			s.mounted = time.Now()
+			return err
+		},
 	}
 	if rung == rungFUSE {
 		return nil
@@ -163,7 +169,7 @@ func (s *step) inside() (uid, gid uint32) {
 	if s.Request.RemapRoot {
 		return 0, 0
 	}
-	return uint32(s.host.UID), uint32(s.host.GID) //nolint:gosec // the kernel's ids have 32 bits
+	return uint32(s.host.UID), uint32(s.host.GID)
 }
 
 // overlay says where what is written goes: to a named container's directory; to a

@@ -65,7 +65,7 @@ func TestRun(t *testing.T) {
 	if err := Run(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(phases[1:], ", "); got != "prepare fuse, start, command, end" {
+	if got := strings.Join(phases[1:], ", "); got != "mount fuse, prepare processes of its own, start, command, end" {
 		t.Errorf("phases: %s", got)
 	}
 	o.Request.Command = []string{"/missing"}

@@ -51,6 +51,8 @@ type Image struct {
 	// process, of the command Options.Serve, looks into the image.
 	Files *image.Files
 	Close func() error // nil if there is nothing to close
+	// Pulled is how long it took to fetch it; 0 if it was there.
+	Pulled time.Duration
 
 	base func() (*rootfs.Tree, error) // instead of Opened
 }
@@ -152,17 +154,20 @@ type step struct {
 	confined   *confined
 	saved      string // directory of what was written
 	scratchDir string
+	mounted    time.Time // the image, in the container
 	closers    []func() error
 	last       time.Time
 }
 
 // phase ends a phase.
-func (s *step) phase(name, rung string) {
-	now := time.Now()
+func (s *step) phase(name, rung string) { s.phaseUntil(time.Now(), name, rung) }
+
+// phaseUntil ends a phase that ended at some time.
+func (s *step) phaseUntil(end time.Time, name, rung string) {
 	if s.Phase != nil {
-		s.Phase(name, now.Sub(s.last), rung)
+		s.Phase(name, end.Sub(s.last), rung)
 	}
-	s.last = now
+	s.last = end
 }
 
 func (s *step) onClose(f func() error) { s.closers = append(s.closers, f) }
@@ -193,7 +198,12 @@ func (s *step) open(ctx context.Context) (*joined, error) {
 	if s.image.Close != nil {
 		s.onClose(s.image.Close)
 	}
-	s.phase("image", s.image.Name)
+	if s.image.Pulled > 0 {
+		s.phaseUntil(time.Now().Add(-s.image.Pulled), "resolve", s.image.Name)
+		s.phase("pull", "")
+	} else {
+		s.phase("resolve", s.image.Name)
+	}
 	if s.Name != "" && s.named == nil {
 		return nil, s.createNamed(ctx)
 	}

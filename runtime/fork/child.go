@@ -300,7 +300,12 @@ func (m *Machine) execute() uintptr {
 			if _, e := sys(unix.SYS_FACCESSAT, atFDCWD, name, 0, 0, 0, 0); e == 0 {
 				return uintptr(syscall.ELIBACC)
 			}
-		case syscall.ENOTDIR, syscall.ENAMETOOLONG, syscall.ELOOP:
+		case syscall.ELOOP:
+			// Of its name, or of interpreters that name each other.
+			if _, e := sys(unix.SYS_FACCESSAT, atFDCWD, name, 0, 0, 0, 0); e == 0 {
+				return errno
+			}
+		case syscall.ENOTDIR, syscall.ENAMETOOLONG:
 		case syscall.EACCES:
 			result = errno
 		default:

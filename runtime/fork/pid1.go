@@ -153,15 +153,26 @@ func (m *Machine) abandoned() {
 	m.exit(125)
 }
 
-// killRest kills the children that are left where no namespace does so: each child
-// that dies leaves its own to this process.
+// killRest kills the processes that are left. Without a pid namespace these are the
+// children that can be found: each that dies leaves its own to this process.
 //
 //go:nosplit
 //go:norace
 //go:nocheckptr
 func (m *Machine) killRest() {
 	if m.pidns {
-		return
+		// Until this process ends nobody can write to its program, which is the
+		// runtime's; so all others end before.
+		sys(unix.SYS_KILL, ^uintptr(0), uintptr(syscall.SIGKILL), 0, 0, 0, 0)
+		for {
+			pid, errno := sys(unix.SYS_WAIT4, ^uintptr(0), m.statAddr, unix.WALL, 0, 0, 0)
+			if errno == uintptr(syscall.EINTR) {
+				continue
+			}
+			if errno != 0 || pid == 0 {
+				return
+			}
+		}
 	}
 	for range 1000 {
 		fd, errno := sys(unix.SYS_OPENAT, atFDCWD, m.children, unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
