@@ -220,36 +220,37 @@ func fileTree(t testing.TB, file string) map[string]string {
 			squashfs.TypeDir: unix.S_IFDIR, squashfs.TypeFile: unix.S_IFREG, squashfs.TypeSymlink: unix.S_IFLNK,
 			squashfs.TypeFIFO: unix.S_IFIFO, squashfs.TypeCharDevice: unix.S_IFCHR, squashfs.TypeBlockDevice: unix.S_IFBLK,
 		}[i.Type]
-		s := fmt.Sprintf("%o", kind|uint32(i.Perm))
+		var s strings.Builder
+		s.WriteString(fmt.Sprintf("%o", kind|uint32(i.Perm)))
 		if i.Type != squashfs.TypeSymlink {
-			s += fmt.Sprintf(" at %d", i.MTime)
+			s.WriteString(fmt.Sprintf(" at %d", i.MTime))
 		}
 		if i.Type != squashfs.TypeDir {
 			if _, ok := first[i.Number]; !ok {
 				first[i.Number] = name
 			}
-			s += fmt.Sprintf(" is %q", first[i.Number])
+			s.WriteString(fmt.Sprintf(" is %q", first[i.Number]))
 		}
 		switch i.Type {
 		case squashfs.TypeSymlink:
 			target, err := r.ReadLink(*i)
 			must(t, err)
-			s += " -> " + target
+			s.WriteString(" -> " + target)
 		case squashfs.TypeFile:
 			b, err := fs.ReadFile(r.FS(), name)
 			must(t, err)
-			s += fmt.Sprintf(" %d %x", len(b), sha256.Sum256(b))
+			s.WriteString(fmt.Sprintf(" %d %x", len(b), sha256.Sum256(b)))
 		}
 		attrs, err := r.Xattrs(*i)
 		must(t, err)
 		for _, x := range attrs {
 			if x.Name == "user.note" {
-				s += fmt.Sprintf(" note %q", x.Value)
+				s.WriteString(fmt.Sprintf(" note %q", x.Value))
 			} else {
 				t.Errorf("%s has the attribute %s", name, x.Name)
 			}
 		}
-		tree[name] = s
+		tree[name] = s.String()
 		return nil
 	}))
 	return tree

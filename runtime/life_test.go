@@ -270,7 +270,7 @@ func TestPrivacy(t *testing.T) {
 		cat /proc/1/environ; ls /proc/1/fd/ /proc/1/root/; readlink /proc/1/exe /proc/1/cwd; cat /proc/1/mem /proc/1/maps
 		echo descriptors; ls /proc/self/fd; echo zombies; (sleep 0.01 & exec true) ; sleep 0.1; ps -o stat= -e | grep -c Z`))
 	denied, rest, _ := strings.Cut(out, "descriptors\n")
-	for _, l := range strings.Split(strings.TrimSpace(denied), "\n") {
+	for l := range strings.SplitSeq(strings.TrimSpace(denied), "\n") {
 		if !strings.Contains(strings.ToLower(l), "permission denied") {
 			t.Errorf("%q", l)
 		}

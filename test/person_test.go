@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
+	maps0 "maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -239,9 +240,7 @@ func (p *person) layout(t *testing.T, shell bool, config map[string]any, layers 
 func merge(maps ...map[string]any) map[string]any {
 	all := map[string]any{}
 	for _, m := range maps {
-		for k, v := range m {
-			all[k] = v
-		}
+		maps0.Copy(all, m)
 	}
 	return all
 }

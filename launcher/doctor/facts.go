@@ -123,7 +123,7 @@ func (f *facts) below(dir string) []string {
 
 // install is the command that installs a package here.
 func (f *facts) install(name string) string {
-	for _, id := range strings.Fields(f.id) {
+	for id := range strings.FieldsSeq(f.id) {
 		switch id {
 		case "debian", "ubuntu":
 			return "apt-get install " + name

@@ -2,6 +2,7 @@ package doctor_test
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -127,9 +128,7 @@ func TestNamespaceOfNoUse(t *testing.T) {
 		"sys/module/apparmor/parameters/enabled":                "Y\n",
 	}
 	elsewhere := map[string]string{"etc/apparmor.d/gangway": "profile gangway /usr/bin/gangway {}"}
-	for name, text := range restricted {
-		elsewhere[name] = text
-	}
+	maps.Copy(elsewhere, restricted)
 	cases := []struct {
 		name   string
 		flags  uintptr

@@ -185,7 +185,7 @@ func (m *Machine) killRest() {
 			return
 		}
 		pid := uintptr(0)
-		for i := uintptr(0); i < n; i++ {
+		for i := range n {
 			c := m.task[i%uintptr(len(m.task))]
 			if c >= '0' && c <= '9' {
 				pid = pid*10 + uintptr(c-'0')
