@@ -104,7 +104,11 @@ func TestShow(t *testing.T) {
 func TestRead(t *testing.T) {
 	var list []tar.Header
 	var args []string
-	for i, size := range []int64{1, 4095, 128 << 10, 128<<10 + 1, 1 << 20, 5_000_001, 30_000_000} {
+	sizes := []int64{1, 4095, 128 << 10, 128<<10 + 1, 1 << 20, 5_000_001, 30_000_000}
+	if testing.Short() {
+		sizes = sizes[:len(sizes)-1]
+	}
+	for i, size := range sizes {
 		name := fmt.Sprintf("f%d", i)
 		list = append(list, file(name, size))
 		args = append(args, name, fmt.Sprint(size))
@@ -112,9 +116,12 @@ func TestRead(t *testing.T) {
 	mounted(t, makeImage(t, list[:4], list[4:]).Tree, "read", args...).finish(t)
 }
 
-// TestBigDirectory: a directory of 100,000 names, and one that has additions.
+// TestBigDirectory: a directory of 100,000 names (10,000 with -short), and one that has additions.
 func TestBigDirectory(t *testing.T) {
-	const n = 100_000
+	n := 100_000
+	if testing.Short() {
+		n = 10_000
+	}
 	list := make([]tar.Header, n)
 	for i := range list {
 		list[i] = file(fmt.Sprintf("big/file-with-a-name-%d", i), 0)
