@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -121,6 +122,9 @@ func (s *Store) pull(ctx context.Context, src Source, top oci.Descriptor, o *Pul
 	if err != nil {
 		return Image{}, err
 	}
+	if err := checkPlatform(&cfg, o); err != nil {
+		return Image{}, err
+	}
 	i := Image{
 		Reference: o.Reference, Platform: o.Platform.String(), Digest: top.Digest,
 		Manifest: desc.Digest, Config: m.Config.Digest, Pulled: s.now().UTC().Truncate(time.Second),
@@ -140,6 +144,30 @@ func (s *Store) pull(ctx context.Context, src Source, top oci.Descriptor, o *Pul
 		return Image{}, err
 	}
 	return i, s.complete(ctx, &i, d, o.Limits)
+}
+
+// checkPlatform refuses an image whose configuration says that it is for another platform
+// than was asked for: a manifest that no index leads to says nothing else of it. Of what
+// the configuration leaves open it is as was asked.
+func checkPlatform(c *oci.Config, o *PullOptions) error {
+	have := c.Platform
+	if have.OS == "" && have.Architecture == "" {
+		return nil
+	}
+	have.OS, have.Architecture = cmp.Or(have.OS, o.Platform.OS), cmp.Or(have.Architecture, o.Platform.Architecture)
+	if o.Platform.Suits(have) {
+		return nil
+	}
+	if _, err := oci.ParsePlatform(have.String()); err != nil { // strangers wrote it
+		return &fault.Error{
+			What: fmt.Errorf("the image is for %.100q, not for %s", have.String(), o.Platform),
+			Hint: "the image is broken or forged; ask its publisher to push it again",
+		}
+	}
+	return &fault.Error{
+		What: fmt.Errorf("the image is for %s, not for %s", have, o.Platform),
+		Hint: "if that is what you want: gangway image pull --platform " + have.String() + " " + o.Reference,
+	}
 }
 
 // complete makes an image of layers that the store has: its documents, its index,

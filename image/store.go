@@ -14,6 +14,7 @@ import (
 
 	"github.com/gangway-hpc/gangway/image/layer"
 	"github.com/gangway-hpc/gangway/image/oci"
+	"github.com/gangway-hpc/gangway/image/rootfs"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/fsx"
 )
@@ -102,7 +103,7 @@ func (s *Store) IndexPath(manifest oci.Digest) string {
 
 // hotSuffix makes the name of an index that of what containers read when they start,
 // which lives as long as the index does.
-const hotSuffix = ".hot"
+const hotSuffix = rootfs.HotSuffix
 
 func (s *Store) blobPath(d oci.Digest) string { return s.path("blobs", d.Algorithm(), d.Hex()) }
 

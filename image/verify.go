@@ -8,11 +8,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/gangway-hpc/gangway/image/layer"
 	"github.com/gangway-hpc/gangway/image/merged"
 	"github.com/gangway-hpc/gangway/image/oci"
+	"github.com/gangway-hpc/gangway/image/rootfs"
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/fsx"
 	"github.com/gangway-hpc/gangway/squashfs"
 )
 
@@ -83,9 +87,38 @@ func (s *Store) VerifyAll(ctx context.Context, o VerifyOptions) (VerifyReport, e
 		return r, err
 	}
 	v := verifier{s: s, o: o, ctx: ctx, good: map[string]bool{}, report: r}
-	err = v.localIndexes()
+	if err := v.localIndexes(); err != nil {
+		return v.report, err
+	}
+	err = v.hotFiles()
 	return v.report, err
 }
+
+// hotFiles proves what containers read when they start, where the index is there: without
+// it the file is garbage.
+func (v *verifier) hotFiles() error {
+	for _, name := range v.s.glob(hotFiles) {
+		if strings.HasPrefix(filepath.Base(name), fsx.TempPrefix) {
+			continue
+		}
+		x, err := merged.Open(strings.TrimSuffix(name, hotSuffix))
+		if err != nil {
+			continue // that is reported, or it is gone
+		}
+		_, err = v.file(&Image{}, name, func(string) error {
+			if err := rootfs.CheckHot(name, x); !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			return nil // removed meanwhile
+		})
+		if err := errors.Join(err, x.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const hotFiles = "indexes/v1/*/*" + hotSuffix
 
 // localIndexes proves the indexes of local files.
 func (v *verifier) localIndexes() error {
@@ -213,7 +246,7 @@ func damaged(err error) bool {
 			return true
 		}
 	}
-	return false
+	return rootfs.IsHotDamage(err)
 }
 
 func (v *verifier) layer(name string, il ImageLayer) error {
@@ -260,9 +293,13 @@ func (r *VerifyReport) Err() error {
 	if len(r.Problems) == 0 {
 		return nil
 	}
-	p := r.Problems[0]
+	// A hot file needs nobody to mend it.
+	p := r.Problems[max(0, slices.IndexFunc(r.Problems, func(p Problem) bool { return !strings.HasSuffix(p.File, hotSuffix) }))]
 	hint := "pull the images again; what is damaged is then fetched anew"
-	if p.Image != "" {
+	switch {
+	case strings.HasSuffix(p.File, hotSuffix):
+		hint = "the next container of the image makes it anew"
+	case p.Image != "":
 		hint = "gangway image pull " + p.Image + " fetches what is damaged anew"
 	}
 	if _, err := os.Stat(p.File); err == nil {

@@ -20,6 +20,7 @@ type builder struct {
 
 	proc    plan.Reg // the host's /proc, for old kernels
 	score   plan.Reg // the oom_score_adj of PID 1
+	self    plan.Reg // PID 1 in the host's /proc
 	newRoot plan.Reg // where the container's root is put together
 }
 

@@ -39,6 +39,9 @@ func Compile(c *Config, f Features) (*plan.Plan, error) {
 		return nil, err
 	}
 	b.identity(flags)
+	if c.FakeRoot {
+		b.enclose()
+	}
 	score := b.finish(p)
 	p.Init = b.ops
 
@@ -174,6 +177,25 @@ func (b *builder) identity(flags uintptr) {
 	b.call(unix.SYS_SOCKET, "socket", "for the loopback", plan.Num(unix.AF_INET), plan.Num(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), plan.Num(0)).Out = r
 	b.call(unix.SYS_IOCTL, "ioctl", "loopback up", plan.Fd(r), plan.Num(unix.SIOCSIFFLAGS), plan.Mem(request))
 	b.close("the loopback's socket", r)
+}
+
+// enclose goes into another user and mount namespace below those that all was mounted in.
+// Capabilities hold there only, so that its mounts, being copies of another user
+// namespace's, are locked as they are, and the processes outside are out of reach.
+func (b *builder) enclose() {
+	b.call(unix.SYS_UNSHARE, "unshare", "user and mount namespaces, whose mounts are locked", plan.Num(unix.CLONE_NEWUSER|unix.CLONE_NEWNS))
+	var uid, gid uint32
+	if l := b.c.Spec.Linux; l != nil && len(l.UIDMappings) > 0 && len(l.GIDMappings) > 0 {
+		uid, gid = l.UIDMappings[0].ContainerID, l.GIDMappings[0].ContainerID
+	}
+	for _, f := range [][2]string{{"setgroups", "deny"}, {"uid_map", fmt.Sprintf("%d %d 1\n", uid, uid)}, {"gid_map", fmt.Sprintf("%d %d 1\n", gid, gid)}} {
+		r := b.reg()
+		b.call(unix.SYS_OPENAT, "openat", "/proc/self/"+f[0], plan.Fd(b.self), plan.Str(f[0]), plan.Num(unix.O_WRONLY|unix.O_CLOEXEC), plan.Num(0)).Out = r
+		b.call(unix.SYS_WRITE, "write", fmt.Sprintf("%q to /proc/self/%s", f[1], f[0]), plan.Fd(r), plan.Mem([]byte(f[1])), plan.Num(len(f[1])))
+		b.close("/proc/self/"+f[0], r)
+	}
+	b.close("/proc/self", b.self)
+	b.special(plan.Sync, "tell", "the supervisor of the inner namespaces").Note = plan.NoteInner
 }
 
 // finish is what PID 1 does before it forks. It returns where its oom_score_adj is open.

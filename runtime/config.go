@@ -13,9 +13,9 @@ import (
 // Config is what a container is made of.
 type Config struct {
 	// Spec says what runs and what it sees: process (args, env, cwd, terminal, rlimits,
-	// oomScoreAdj), root.readonly, hostname, mounts, and of linux the namespaces, the
-	// mappings, devices (the host's nodes of those names), maskedPaths and
-	// readonlyPaths. A user and a mount namespace are always made. Without a pid
+	// oomScoreAdj, user.umask, which is 022 if nil), root.readonly, hostname, mounts,
+	// and of linux the namespaces, the mappings, devices (the host's nodes of those
+	// names), maskedPaths and readonlyPaths. A user and a mount namespace are always made. Without a pid
 	// namespace PID 1 is an ordinary process, and killing it kills the first
 	// process and what is left of its children as far as they can be found.
 	Spec *specs.Spec
@@ -30,9 +30,14 @@ type Config struct {
 	Pass                  []*os.File // its descriptors 3, 4, ...
 
 	// FakeRoot makes the calls that change owners and users succeed without doing
-	// anything, and keeps the capabilities inside the user namespace.
+	// anything, and keeps the capabilities inside a user namespace of its own below
+	// the one that has the container's mounts, so that these cannot be changed.
 	FakeRoot bool
-	Orphan   Orphan
+	// Ignored are signals that the first process and joined ones begin with ignored,
+	// as a caller's nohup asks for (those of which os/signal.Ignored is true in the
+	// caller). All others have their default action.
+	Ignored []syscall.Signal
+	Orphan  Orphan
 	// Placed is called with the host's pid of PID 1 before it mounts anything, so
 	// that it can be put into its cgroup. It may be nil.
 	Placed func(pid int) error

@@ -181,6 +181,11 @@ func (c *Container) note(ctx context.Context, n plan.Note, fd int) error {
 		}
 	case plan.NoteCgroup:
 		err = c.openSpace("cgroup", unix.CLONE_NEWCGROUP)
+	case plan.NoteInner:
+		// They are joined after the others, whose user namespace gives the right to.
+		if err = c.openSpace("user", unix.CLONE_NEWUSER); err == nil {
+			err = c.openSpace("mnt", unix.CLONE_NEWNS)
+		}
 	case plan.NoteRoot:
 		err = c.startOverlay(ctx)
 	case plan.NoteFUSE:

@@ -7,6 +7,7 @@ import (
 	"math"
 	"path"
 	"strings"
+	"syscall"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -54,24 +55,49 @@ func (b *builder) run(c command, terminal []plan.Reg) {
 	}
 	dir := cmp.Or(c.cwd, "/")
 	b.call(unix.SYS_CHDIR, "chdir", dir, plan.Str(dir))
-	b.call(unix.SYS_UMASK, "umask", "022", plan.Num(0o022))
+	mask := uint32(0o022)
+	if m := b.c.Spec.Process.User.Umask; m != nil && !c.ambient {
+		mask = *m & 0o777
+	}
+	b.call(unix.SYS_UMASK, "umask", fmt.Sprintf("%03o", mask), plan.Num(int(mask)))
 	for _, l := range c.rlimits {
 		b.rlimit(l)
 	}
 	if c.ambient {
 		b.ambient()
 	} else {
+		b.keyring()
 		b.rights(c.fakeRoot)
 	}
 	if c.wait {
 		b.special(plan.Sync, "wait", "for START").Note = plan.NoteReady
 	}
-	b.special(plan.Signals, "rt_sigaction", "all signals to their defaults")
+	b.signals()
 	o := b.special(plan.Exec, "execve", fmt.Sprintf("%q", c.args))
 	for _, name := range candidates(c.args[0], c.env) {
 		o.Args = append(o.Args, plan.Str(name))
 	}
 	o.Argv, o.Env = c.args, c.env
+}
+
+// keyring leaves the caller's keys. Where that is refused, as by an outer container, or
+// the user has as many keyrings as is allowed, the process goes on without.
+func (b *builder) keyring() {
+	b.call(unix.SYS_KEYCTL, "keyctl", "new session keyring", plan.Num(unix.KEYCTL_JOIN_SESSION_KEYRING), plan.Num(0)).May = []syscall.Errno{
+		syscall.ENOSYS, syscall.EPERM, syscall.EDQUOT, syscall.EACCES,
+	}
+}
+
+// signals gives signals the actions that the command begins with.
+func (b *builder) signals() {
+	what, bits := "all signals to their defaults", uintptr(0)
+	for _, s := range b.c.Ignored {
+		if s > 0 && s <= 64 {
+			what += fmt.Sprintf(", %d ignored", int(s))
+			bits |= 1 << (s - 1)
+		}
+	}
+	b.special(plan.Signals, "rt_sigaction", what, plan.Arg{N: bits})
 }
 
 // rights gives up all rights, or for a fake root those outside its own namespace.
@@ -84,6 +110,8 @@ func (b *builder) rights(fakeRoot bool) {
 		b.call(unix.SYS_CAPSET, "capset", "none", plan.Mem(append(header, 0, 0, 0, 0)), plan.Mem(make([]byte, 24)))
 	}
 	b.call(unix.SYS_PRCTL, "prctl", "no new privileges", plan.Num(unix.PR_SET_NO_NEW_PRIVS), plan.Num(1), plan.Num(0), plan.Num(0), plan.Num(0))
+	b.call(unix.SYS_SECCOMP, "seccomp", "nothing is typed into a terminal", plan.Num(unix.SECCOMP_SET_MODE_FILTER),
+		plan.Num(unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW), plan.BPF(terminalFilter()))
 	if fakeRoot {
 		b.call(unix.SYS_SECCOMP, "seccomp", "changes of owner and user succeed without effect", plan.Num(unix.SECCOMP_SET_MODE_FILTER),
 			plan.Num(unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW), plan.BPF(fakeRootFilter()))

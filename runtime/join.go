@@ -37,6 +37,9 @@ func (c *Container) joinPlan(j *JoinProcess, spaces []space) *plan.Plan {
 		b.call(unix.SYS_SETNS, "setns", s.name, plan.Fd(r), plan.Num(s.flag))
 		b.close(s.name+" namespace", r)
 	}
+	if j.ambient {
+		b.call(unix.SYS_UNSHARE, "unshare", "mount namespace of the program", plan.Num(unix.CLONE_NEWNS))
+	}
 	p := &plan.Plan{Join: true, Init: b.ops}
 	b.ops = nil
 	var terminal []plan.Reg

@@ -32,6 +32,8 @@ func helper(part string, args []string) error {
 		return runWithoutNamespaces(args)
 	case "filtered":
 		return runFiltered(args)
+	case "inside":
+		return inside()
 	}
 	return fmt.Errorf("unknown part %q", part)
 }

@@ -43,7 +43,12 @@ func (b *builder) root() string {
 	b.additions(stage + addDir)
 	b.image(stage + lowerDir)
 	if o.Program != "" {
+		// The program has a mount namespace of its own, whose root pivot_root does not
+		// change: it uses the host's names. What it mounts comes here; what is mounted
+		// here later does not go there.
+		b.call(unix.SYS_MOUNT, "mount", stage+" shared", plan.Num(0), plan.Str(stage), plan.Num(0), plan.Num(unix.MS_SHARED), plan.Num(0))
 		b.special(plan.Sync, "run", o.Program+" on "+stage+rootDir).Note = plan.NoteRoot
+		b.call(unix.SYS_MOUNT, "mount", stage+" rprivate", plan.Num(0), plan.Str(stage), plan.Num(0), plan.Num(unix.MS_REC|unix.MS_PRIVATE), plan.Num(0))
 		return stage + rootDir
 	}
 	var flags uintptr = unix.MS_NOSUID | unix.MS_NODEV
@@ -148,6 +153,9 @@ func (b *builder) fill(stage string) (terminal []plan.Reg, err error) {
 	}
 	if b.c.Spec.Process.OOMScoreAdj != nil {
 		b.score = b.open("/proc/self/oom_score_adj", unix.O_WRONLY)
+	}
+	if b.c.FakeRoot {
+		b.self = b.open("/proc/self", openPath|unix.O_DIRECTORY)
 	}
 	mounts, err := b.sources()
 	if err != nil {

@@ -346,8 +346,8 @@ func glob(t *testing.T, pattern string) []string {
 func TestSignals(t *testing.T) {
 	p := newPerson(t)
 	image := p.image(t, nil)
-	const count = `for s in TERM HUP USR1 USR2 INT QUIT; do trap "echo $s" $s; done; echo up > /tmp/up; echo up; while :; do sleep 1000 & wait $!; done`
-	all := map[string]syscall.Signal{"TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT}
+	const count = `for s in TERM HUP USR1 USR2 INT QUIT WINCH; do trap "echo $s" $s; done; echo up > /tmp/up; echo up; while :; do sleep 1000 & wait $!; done`
+	all := map[string]syscall.Signal{"TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT, "WINCH": syscall.SIGWINCH}
 	host := p.start(t, image, "--container-name=host")
 	defer host.stop(t)
 	for name, cmd := range map[string]*exec.Cmd{
@@ -367,7 +367,7 @@ func TestSignals(t *testing.T) {
 			})
 			waitFor(t, func() bool { return out.String() == "up\n" })
 			want := "up\n"
-			for _, name := range []string{"TERM", "HUP", "USR1", "USR2", "INT", "QUIT", "USR1", "TERM"} {
+			for _, name := range []string{"TERM", "HUP", "USR1", "USR2", "INT", "QUIT", "WINCH", "USR1", "TERM"} {
 				if err := cmd.Process.Signal(all[name]); err != nil {
 					t.Fatal(err)
 				}

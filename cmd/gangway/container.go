@@ -114,6 +114,7 @@ func containerRm(env *cli.Env) *cobra.Command {
 		Example: "gangway container rm dev",
 	}
 	f := newImageFlags(env, cmd)
+	cmd.ValidArgsFunction = f.completeContainers(true)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		s, err := stepOptions(env)
 		if err != nil {
@@ -146,7 +147,8 @@ gangway run, the kernel, Enroot and Apptainer take. Files of the image are copie
 they are, compressed; all that the container wrote belongs to root in the file.`,
 		Example: "gangway container export dev -o dev.sqsh",
 	}
-	f := &runFlags{imageFlags: newImageFlags(env, cmd).withPlatform(cmd)}
+	f := &runFlags{imageFlags: newImageFlags(env, cmd).withPlatform(cmd), quiet: true} // nothing runs here
+	cmd.ValidArgsFunction = f.completeContainers(true)
 	var file string
 	var force bool
 	cmd.Flags().StringVarP(&file, "output", "o", "", "the file to write")
@@ -174,6 +176,9 @@ they are, compressed; all that the container wrote belongs to root in the file.`
 		}
 		if i.Close != nil {
 			defer func() { _ = i.Close() }() // it was only read
+		}
+		if err := n.Check(i); err != nil {
+			return err
 		}
 		return saveContainer(cmd.Context(), env, i, n.Upper(), file, force)
 	}
@@ -208,9 +213,12 @@ func saveContainer(ctx context.Context, env *cli.Env, i *step.Image, upper, path
 	defer w.Close()
 	warn := warnings{env: env}
 	o := image.CommitOptions{Fuse: true, Warn: warn.add}
-	if i.Dir != "" {
+	switch {
+	case i.Dir != "":
 		err = image.CommitDir(ctx, i.Dir, upper, w.Writer, o)
-	} else {
+	case upper == "": // it could not be written to
+		err = opened.Export(ctx, w.Writer, warn.add)
+	default:
 		err = opened.Commit(ctx, upper, w.Writer, o)
 	}
 	if err != nil {

@@ -57,10 +57,14 @@ sudo gangway doctor --fix apparmor`,
 	cmd.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "say what was tried")
 	cmd.Flags().BoolVar(&f.keep, "keep", false, "list what killed runs left behind, and do not remove it")
 	cmd.Flags().StringVar(&f.fix, "fix", "", "mend something instead: apparmor (installs the profile that lets gangway make user namespaces; needs root)")
+	completeFlag(cmd, "fix", completeWords("apparmor"))
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch f.fix {
 		case "":
+			if cmd.Flags().Changed("fix") {
+				return fault.Usage(errors.New("--fix: nothing is named"), "there is: --fix apparmor")
+			}
 		case "apparmor":
 			done, err := doctor.FixAppArmor(cmd.Context(), doctor.AppArmor{})
 			if err != nil {
@@ -92,6 +96,15 @@ func doctorProbe(env *cli.Env) *cobra.Command {
 
 // options says where the things are that are looked at.
 func (f *doctorFlags) options() (doctor.Options, error) {
+	for _, name := range f.registries {
+		_, host, found := strings.Cut(name, "://")
+		if !found {
+			host = name
+		}
+		if host == "" || host[0] == '/' || host[0] == ':' {
+			return doctor.Options{}, fault.Usage(fmt.Errorf("--registry %q: it names no host", name), "write --registry HOST[:PORT]")
+		}
+	}
 	c, err := f.config()
 	if err != nil {
 		return doctor.Options{}, err
@@ -117,7 +130,9 @@ func (f *doctorFlags) options() (doctor.Options, error) {
 		return o, err
 	}
 	o.Leftovers = func(_ context.Context, remove bool) ([]string, error) {
-		return step.Leftovers(append(run.Dirs, scratchDir(o.Store)), remove)
+		left, err := step.Leftovers(append(run.Dirs, scratchDir(o.Store)), remove)
+		half, err2 := step.SweepContainers(run.Containers, remove)
+		return append(left, half...), errors.Join(err, err2)
 	}
 	return o, nil
 }

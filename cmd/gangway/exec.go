@@ -1,10 +1,16 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"path"
+
 	"github.com/spf13/cobra"
 
 	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/launcher/step"
+	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
 // probeVerb is the hidden verb that a container runs to try what can be written.
@@ -19,11 +25,11 @@ func stepProbe(*cli.Env) *cobra.Command {
 
 func execVerb(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "exec NAME|PID CMD...",
+		Use:   "exec [flags] NAME|PID [--] CMD...",
 		Short: "run a command in a running container",
 		Long: `Run a command in a container of this user that runs already, named by its name, its
 id, or the pid of a process in it. It sees what the container's own command sees, and
-has its environment; it ends with the container.`,
+has its environment; it ends with the container. Flags come before NAME.`,
 		Example: `gangway exec dev -- ps ax
 gangway exec -t dev -- bash
 gangway exec 4711 -- env`,
@@ -32,24 +38,51 @@ gangway exec 4711 -- env`,
 	var o step.ExecOptions
 	fl := cmd.Flags()
 	fl.SetInterspersed(false)
-	fl.StringArrayVarP(&o.Env, "env", "e", nil, "NAME=VALUE in the command's environment")
-	fl.StringVarP(&o.Cwd, "container-workdir", "w", "", "working directory in the container")
+	var list []string
+	eachVar(fl, &list, "env", "e", "NAME=VALUE in the command's environment, or NAME for the caller's value")
+	onceVar(fl, &o.Cwd, "container-workdir", "w", "working directory in the container")
 	fl.BoolVarP(&o.Terminal, "pty", "t", false, "give the command a terminal")
+	cmd.ValidArgsFunction = (&imageFlags{env: env}).completeContainers(false)
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		name, command := splitExec(args)
+		switch {
+		case name == "":
+			return errors.New("missing operand NAME|PID")
+		case len(command) == 0 || command[0] == "":
+			return errors.New("missing operand CMD")
+		}
+		return nil
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if o.Cwd != "" && !path.IsAbs(o.Cwd) {
+			return fault.Usage(fmt.Errorf("--container-workdir %q: not an absolute path", o.Cwd), "it is the container's: --container-workdir=/"+o.Cwd)
+		}
 		s, err := stepOptions(env)
 		if err != nil {
+			return err
+		}
+		if o.Env, err = spec.ParseEnv(list, s.Environ); err != nil {
 			return err
 		}
 		_, dir, err := step.Find(s.Dirs, args[0])
 		if err != nil {
 			return err
 		}
-		o.Args = args[1:]
-		if o.Args[0] == "--" { // gangway exec NAME -- CMD
-			o.Args = o.Args[1:]
-		}
+		_, o.Args = splitExec(args)
 		o.Stdin, o.Stdout, o.Stderr = s.Stdin, s.Stdout, s.Stderr
 		return step.Exec(cmd.Context(), dir, o)
 	}
 	return cmd
+}
+
+// splitExec splits exec's operands, NAME CMD... or NAME -- CMD...
+func splitExec(args []string) (name string, command []string) {
+	if len(args) == 0 {
+		return "", nil
+	}
+	name, command = args[0], args[1:]
+	if len(command) > 0 && command[0] == "--" {
+		command = command[1:]
+	}
+	return name, command
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,7 +21,7 @@ import (
 
 func runVerb(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "run [CMD...]",
+		Use:   "run [flags] [--] [CMD...]",
 		Short: "run a command in a container",
 		Long: `Run a command in a container, here and now, as the user who asks, without any
 daemon. The image is pulled if the store has it not, mounted without being unpacked,
@@ -30,13 +31,19 @@ IMAGE is what gangway image pull takes, or a .sqsh file or a directory, used in 
 The container sees the user's files only where --container-mounts says:
   --container-mounts=SRC[:DST[:FLAG+FLAG]][,...]     SRC a path; DST is SRC if it is left out
   --container-mounts=tmpfs:DST  --container-mounts=umount:DST
-Without --container-writable its root is read-only, apart from /tmp, /run and /dev/shm;
-with it, what is written is lost at the end, unless the container has a name:
+Without --container-writable its root is read-only, apart from /tmp, /run, /dev/shm and,
+unless the image or --container-mount-home gives one, the home directory: they are in
+memory, and empty at first. With it, what is written is lost at the end, unless the
+container has a name:
   --container-name=NAME[:auto|create|exec|no_exec]   kept on disk until gangway container rm
+One that runs is joined, by auto and exec; create and no_exec are refused while it runs.
 
-The environment is the caller's, as --export says, without LD_*, LANG* and LC_ALL; values
-of the image win, unless --container-env names them. Every --container-* option can
-be set by PYXIS_CONTAINER_*, too.`,
+The environment is the caller's, as --export says, without LD_*, LANG, LANGUAGE and
+LC_ALL; values of the image win, unless --container-env names them.
+
+Flags come before CMD; what follows CMD is its own. These can be set in the environment,
+where the command line does not set them:
+` + twins(),
 		Example: `gangway run --container-image=debian:12 -- cat /etc/os-release
 gangway run --container-image=./torch.sqsh --container-mounts=$PWD:/src --container-workdir=/src -- python3 train.py
 gangway run --container-image=debian:12 --container-remap-root --container-writable --container-name=dev -t -- bash
@@ -47,6 +54,19 @@ gangway run --dry-run --container-image=debian:12 -- true`,
 	cmd.Flags().SetInterspersed(false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) }
 	return cmd
+}
+
+// twins lists the variables that set flags.
+func twins() string {
+	var b strings.Builder
+	for _, twin := range spec.Twins() {
+		flag := twin.Flag
+		if twin.Negative() {
+			flag = twin.Contrary
+		}
+		fmt.Fprintf(&b, "  %-32s --%s\n", twin.Variable, flag)
+	}
+	return b.String()
 }
 
 // runFlags are the flags of run.
@@ -82,11 +102,11 @@ func newRunFlags(env *cli.Env, cmd *cobra.Command) *runFlags {
 	f := &runFlags{imageFlags: newImageFlags(env, cmd).withPlatform(cmd)}
 	fl := cmd.Flags()
 	r := &f.request
-	fl.StringVar(&f.image, "container-image", "", "the image: a reference, a .sqsh file or a directory")
-	fl.StringArrayVar(&f.mounts, "container-mounts", nil, "mount SRC[:DST[:FLAG+FLAG]][,...] in the container")
-	fl.StringVar(&r.Workdir, "container-workdir", "", "working directory in the container")
-	fl.StringVar(&f.name, "container-name", "", "keep the container, or use the one of this name: NAME[:auto|create|exec|no_exec]")
-	fl.StringVar(&f.save, "container-save", "", "write the container to this .sqsh file at the end")
+	onceVar(fl, &f.image, "container-image", "", "the image: a reference, a .sqsh file or a directory")
+	eachVar(fl, &f.mounts, "container-mounts", "", "mount SRC[:DST[:FLAG+FLAG]][,...] in the container")
+	onceVar(fl, &r.Workdir, "container-workdir", "", "working directory in the container")
+	onceVar(fl, &f.name, "container-name", "", "keep the container, or use the one of this name: NAME[:auto|create|exec|no_exec]")
+	onceVar(fl, &f.save, "container-save", "", "write the container to this .sqsh file at the end")
 	fl.BoolVar(&r.MountHome, "container-mount-home", false, "mount the home directory")
 	fl.BoolVar(&f.noHome, "no-container-mount-home", false, "do not mount it (default)")
 	fl.BoolVar(&r.RemapRoot, "container-remap-root", false, "be root in the container, without being it")
@@ -97,10 +117,10 @@ func newRunFlags(env *cli.Env, cmd *cobra.Command) *runFlags {
 	fl.BoolVar(&f.noEntryLog, "no-container-entrypoint-log", false, "do not print it (default)")
 	fl.BoolVar(&r.Writable, "container-writable", false, "let the container write to its root")
 	fl.BoolVar(&f.readonly, "container-readonly", false, "do not (default)")
-	fl.StringVar(&f.contEnv, "container-env", "", "NAME[,NAME...] keep the caller's value where the image has one")
-	fl.StringVar(&f.unshare, "container-unshare", "", "net[,ipc][,uts][,pid]: have these of its own; ipc and pid always are")
-	fl.StringArrayVarP(&f.env, "env", "e", nil, "NAME=VALUE, or NAME for the caller's value")
-	fl.StringVar(&r.Export, "export", "", "ALL (default), NONE, or NAME[=VALUE],...: what of the caller's environment goes in")
+	onceVar(fl, &f.contEnv, "container-env", "", "NAME[,NAME...] keep the caller's value where the image has one")
+	onceVar(fl, &f.unshare, "container-unshare", "", "net[,ipc][,uts][,pid]: have these of its own; ipc and pid always are")
+	eachVar(fl, &f.env, "env", "e", "NAME=VALUE, or NAME for the caller's value")
+	onceVar(fl, &r.Export, "export", "", "ALL (default), NONE, or NAME[=VALUE],...: what of the caller's environment goes in")
 	fl.BoolVarP(&r.Terminal, "pty", "t", false, "give the command a terminal")
 	fl.StringVar(&f.pid, "pid", "private", "private or host: whose processes the container sees")
 	fl.StringVar(&f.pull, "pull", "missing", "missing, always or never: when to ask the registry")
@@ -112,6 +132,10 @@ func newRunFlags(env *cli.Env, cmd *cobra.Command) *runFlags {
 	fl.BoolVar(&f.dryRun, "dry-run", false, "print the operations that would start the container")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "print the phases, and which ways of doing things are in use")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing of its own but errors")
+	completeFlag(cmd, "pull", completeWords("missing", "always", "never"))
+	completeFlag(cmd, "pid", completeWords("private", "host"))
+	completeFlag(cmd, "container-image", f.completeImages)
+	completeFlag(cmd, "container-name", f.completeContainers(true))
 	return f
 }
 
@@ -170,8 +194,16 @@ func (f *runFlags) parse(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	r := &f.request
-	r.Command, r.Env = args, f.env
+	r.Command = args
 	r.ShmSize, r.TmpSize = f.shmSize.n, f.tmpSize.n
+	// Here and not only by spec.Build, which comes after a pull.
+	if _, err := spec.ParseExport(r.Export); err != nil {
+		return err
+	}
+	if _, err := spec.ParseEnv(f.env, nil); err != nil {
+		return err
+	}
+	r.Env = f.env
 	cwd, err := os.Getwd()
 	if err != nil {
 		cwd = "/"
@@ -213,7 +245,19 @@ func (f *runFlags) parse(cmd *cobra.Command, args []string) error {
 	if f.timeout < 0 {
 		return fault.Usage(fmt.Errorf("--timeout %s: it must not be negative", f.timeout), "leave it out for none")
 	}
-	return f.checkPull()
+	return errors.Join(f.checkRootSize(), f.checkPull())
+}
+
+// checkRootSize refuses a size for what is not written in memory.
+func (f *runFlags) checkRootSize() error {
+	switch {
+	case !f.rootSize.set:
+	case f.name != "":
+		return fault.Usage(errors.New("--container-root-size: a container with a name writes to the disk, not to memory"), "leave it out")
+	case !f.request.Writable:
+		return fault.Usage(errors.New("--container-root-size: the container's root is read-only"), "add --container-writable; for /tmp and /run there is --tmp-size")
+	}
+	return nil
 }
 
 func (f *runFlags) checkPull() error {
@@ -236,7 +280,11 @@ func (f *runFlags) options() (step.Options, *runImages, error) {
 		}
 	}
 	if f.image == "" && f.name == "" {
-		return o, nil, fault.Usage(errors.New("run: no image is named"), "name one: gangway run --container-image=IMAGE -- CMD")
+		hint := "name one: gangway run --container-image=IMAGE -- CMD"
+		if slices.ContainsFunc(f.request.Command, func(arg string) bool { return strings.HasPrefix(arg, "--container-") }) {
+			hint = "flags go before the command: gangway run --container-image=IMAGE -- " + f.request.Command[0]
+		}
+		return o, nil, fault.Usage(errors.New("run: no image is named"), hint)
 	}
 	images, err := newRunImages(f)
 	if err != nil {
@@ -254,6 +302,12 @@ func scratchDir(store string) string { return filepath.Join(store, "scratch") }
 
 // stepOptions are what every verb says that has to do with containers.
 func stepOptions(env *cli.Env) (step.Options, error) {
+	for _, name := range []string{"GANGWAY_RUNTIME_DIR", "GANGWAY_CONTAINERS"} {
+		// One that depends on where a verb is called would hide containers.
+		if dir := env.Getenv(name); dir != "" && !filepath.IsAbs(dir) {
+			return step.Options{}, fault.Usage(fmt.Errorf("%s=%s: not an absolute path", name, dir), "write "+name+"=\"$PWD/"+dir+"\", or unset it")
+		}
+	}
 	containers, err := step.NamedDir(env.Getenv)
 	if err != nil {
 		return step.Options{}, err
@@ -282,6 +336,7 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer images.close()
+	o.Asked, o.RemapGiven = f.image, cmd.Flags().Changed("container-remap-root") || cmd.Flags().Changed("no-container-remap-root")
 	env := f.imageFlags.env
 	if f.verbose {
 		o.Phase = func(name string, took time.Duration, rung string) {
@@ -301,7 +356,24 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 	if f.dryRun {
 		return f.printPlan(cmd.Context(), env.Stdout, o)
 	}
+	err = step.Run(cmd.Context(), o)
+	if !errors.Is(err, step.ErrSeal) {
+		return err
+	}
+	// It does not return where that can be done.
+	err = sealed(os.Args)
+	env.Logger().Warn("what runs in the container could change the program gangway", "err", err)
+	o.Request.HostPID, o.Unsealed = true, true
 	return step.Run(cmd.Context(), o)
+}
+
+// sealed runs the same command line from a copy of this program that nobody can change.
+func sealed(args []string) error {
+	at := slices.Index(args, "run") + 1
+	if at == 0 {
+		return errors.New("this process was not started by a command line")
+	}
+	return step.Seal(slices.Insert(slices.Clone(args), at, "--pid=host"))
 }
 
 func (f *runFlags) printPlan(ctx context.Context, w io.Writer, o step.Options) error {

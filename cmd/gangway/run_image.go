@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gangway-hpc/gangway/image"
@@ -57,7 +58,7 @@ func (r *runImages) open(ctx context.Context, made *step.Named) (*step.Image, er
 	}
 	name := r.image
 	if made != nil {
-		if name != "" && name != made.Image {
+		if name != "" && !made.IsOf(name) {
 			r.imageFlags.env.Logger().Warn("the container was made of another image, which it keeps", "container", made.Name, "image", made.Image)
 		}
 		if made.Digest != "" {
@@ -137,7 +138,7 @@ func (r *runImages) path(ctx context.Context, path string) (*step.Image, error) 
 	if st.IsDir() {
 		r.say(path)
 		c, err := image.DirConfig(path)
-		return &step.Image{Name: path, Dir: path, Config: imageConfig(c)}, err
+		return &step.Image{Name: path, Identity: identity(st), Dir: path, Config: imageConfig(c)}, err
 	}
 	if strings.HasSuffix(path, ".tar") || strings.Contains(path, ".tar.") {
 		return nil, fault.Usage(fmt.Errorf("open image %s: an archive cannot be used in its place", path), "gangway image import "+path)
@@ -150,7 +151,21 @@ func (r *runImages) path(ctx context.Context, path string) (*step.Image, error) 
 		return nil, err
 	}
 	r.say(path)
-	return newStepImage(path, "", o)
+	i, err := newStepImage(path, "", o)
+	if err == nil {
+		i.Identity = identity(st)
+	}
+	return i, err
+}
+
+// identity tells a file, or directory, from another that takes its place, for people to
+// read.
+func identity(st os.FileInfo) string {
+	text := fmt.Sprintf("%d bytes of %s", st.Size(), st.ModTime().UTC().Format(time.RFC3339Nano))
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		text += fmt.Sprintf(", inode %d", sys.Ino)
+	}
+	return text
 }
 
 // say says what runs, and where.

@@ -9,7 +9,7 @@ import (
 )
 
 // sizeFlag is a flag that takes a number of bytes: 500M, 1.5G, 2GB. Units of one
-// letter and those with an i are powers of 1024, as in Slurm; kB, MB, GB are powers
+// letter, large or small, and those with an i are powers of 1024, as in Slurm; kB, MB, GB are powers
 // of 1000. It implements pflag.Value.
 type sizeFlag struct {
 	n   int64
@@ -36,7 +36,7 @@ func (s *sizeFlag) Type() string { return "SIZE" }
 
 func parseSize(text string) (int64, error) {
 	bad := fault.Usage(fmt.Errorf("size %q: want a number of bytes with or without unit", text), "for example 500M or 1.5G")
-	digits := strings.TrimRight(text, "KMGTPEkiBb ")
+	digits := strings.TrimRight(text, "KMGTPEkmgtiBb ")
 	unit := strings.ToUpper(strings.TrimSpace(text[len(digits):]))
 	n, err := strconv.ParseFloat(digits, 64)
 	if err != nil || n < 0 || n != n || strings.ContainsAny(digits, "eExXpP_") {

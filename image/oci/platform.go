@@ -102,6 +102,9 @@ func (p Platform) runs(have Platform) int {
 	return h
 }
 
+// Suits says whether an image for have is one for p.
+func (p Platform) Suits(have Platform) bool { return p.runs(have) > 0 }
+
 // variantLevel makes "v8.2" 802 and what it does not know 0.
 func variantLevel(p Platform) int {
 	base := baseline(p.Architecture)

@@ -48,6 +48,7 @@ func must(t testing.TB, err error) {
 type img struct {
 	*Tree
 	paths []string // of the layer files
+	index []byte
 }
 
 // makeImage makes an image of layers.
@@ -97,7 +98,8 @@ func makeImageWith(t testing.TB, content func(string, int64) []byte, layers ...[
 	var out bytes.Buffer
 	_, err = b.WriteTo(&out)
 	must(t, err)
-	ix, err := merged.New(out.Bytes())
+	m.index = out.Bytes()
+	ix, err := merged.New(m.index)
 	must(t, err)
 	m.Tree = New(ix, readers)
 	return m

@@ -1,21 +1,22 @@
 package rootfs
 
 import (
-	"bytes"
-	"context"
+	"cmp"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
+	"io/fs"
 	"os"
+	"runtime/debug"
 	"slices"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gangway-hpc/gangway/internal/fsx"
+	"github.com/gangway-hpc/gangway/image/merged"
 )
 
 // Every container of an image reads the same files when it starts: the loader, the C
@@ -24,96 +25,142 @@ import (
 // containers note what they read, and leave it, decompressed, in a file beside the
 // index. It is a cache: who has none, or a wrong one, reads the layers.
 //
-// The file is little endian: a head of 64 bytes (magic, number of entries, number of the
-// index's inodes), entries of 16 bytes sorted by inode and block (inode, block of the
-// file, position and size here), and the blocks.
+// The file is little endian: a head of 64 bytes (magic, number of entries, CRC-32C of the
+// head and the entries, where that is 0, and what tells the index from others), entries
+// of 20 bytes sorted by inode and block (inode, block of the file, position and size
+// here, CRC-32C), and the blocks.
+//
+// What is read from it was proved: head and entries when it is opened, a block when it is
+// first used, by its checksum (128 KiB take 10 microseconds) and by its size, which the
+// file's size in the index implies. CRC-32C finds what disks and networks do; who can
+// forge it can write the store, and could as well write its layers' files.
 const (
-	hotMagic = "GWHOT\x00\x00\x01"
+	hotMagic = "GWHOT\x00\x00\x02"
 	hotHead  = 64
-	hotEntry = 16
+	hotSum   = 12 // where in the head the checksum is
+	hotID    = 16 // where what tells the index begins
+	hotEntry = 20
 	hotBlock = 128 << 10 // of a file; the last one is shorter
 	hotMost  = 16 << 20  // bytes of blocks in a file
-	hotFor   = 5 * time.Second
+	hotCount = hotMost / hotBlock
 )
 
-// hot is such a file, mapped.
+// hot is such a file, mapped. Any number of readers may use it at a time.
 type hot struct {
-	b     []byte
-	count int
+	b       []byte
+	info    fs.FileInfo
+	ix      *merged.Index
+	entries []hotPlace
+	proved  [hotCount]atomic.Bool // of each entry
+	bad     atomic.Bool           // a block was not what it was: nothing is read here any more
 }
 
-// openHot maps a file that was made for an index with so many inodes.
-func openHot(name string, inodes uint32) (*hot, error) {
+// hotPlace is an entry.
+type hotPlace struct {
+	key            uint64 // see hotKey
+	pos, size, sum uint32
+}
+
+func hotKey(inode, block uint32) uint64 { return uint64(inode)<<32 | uint64(block) }
+
+// errHot says that a file is not what it was, or was made for another index.
+var errHot = errors.New("it is damaged, or of another index")
+
+// hotOf tells an index from others: what it was made of, and how many inodes that gave.
+func hotOf(ix *merged.Index) [32]byte {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q %d\n", ix.Image(), ix.NumInodes())
+	for _, l := range ix.Layers() {
+		fmt.Fprintf(h, "%q %q %d %d %d %d %d\n", l.Digest, l.Path, l.Size, l.ModTime, l.Inode, l.BlockSize, l.Compression)
+	}
+	return [32]byte(h.Sum(nil))
+}
+
+func hotCRC(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
+
+// openHot maps a file that was made for an index.
+func openHot(name string, ix *merged.Index) (*hot, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
+	h := &hot{ix: ix}
+	if h.info, err = f.Stat(); err != nil {
 		return nil, err
 	}
-	size := st.Size()
-	if size < hotHead || size > 2*hotMost {
-		return nil, fmt.Errorf("open %s: it has %d bytes", name, size)
+	if err := h.readEntries(f); err != nil {
+		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
-	b, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
+	h.b, err = unix.Mmap(int(f.Fd()), 0, int(h.info.Size()), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map %s: %w", name, err)
-	}
-	h := &hot{b: b, count: int(binary.LittleEndian.Uint32(b[8:]))}
-	if string(b[:8]) != hotMagic || binary.LittleEndian.Uint32(b[12:]) != inodes || int64(h.count) > (size-hotHead)/hotEntry {
-		return nil, errors.Join(fmt.Errorf("open %s: it is of another index", name), h.close())
 	}
 	return h, nil
 }
 
-func (h *hot) close() error { return unix.Munmap(h.b) }
-
-// key orders entries.
-func (h *hot) key(n int) uint64 {
-	e := h.b[hotHead+n*hotEntry:]
-	return hotKey(binary.LittleEndian.Uint32(e), binary.LittleEndian.Uint32(e[4:]))
-}
-
-func hotKey(inode, block uint32) uint64 { return uint64(inode)<<32 | uint64(block) }
-
-// find returns the first entry that is not before a key.
-func (h *hot) find(key uint64) int {
-	low, high := 0, h.count
-	for low < high {
-		if mid := (low + high) / 2; h.key(mid) < key {
-			low = mid + 1
-		} else {
-			high = mid
-		}
+// readEntries reads all but the blocks.
+func (h *hot) readEntries(r io.ReaderAt) error {
+	size := h.info.Size()
+	if !h.info.Mode().IsRegular() || size < hotHead || size > 2*hotMost {
+		return fmt.Errorf("%w: it has %d bytes", errHot, size)
 	}
-	return low
+	table := make([]byte, min(size, hotHead+hotCount*hotEntry))
+	if _, err := r.ReadAt(table, 0); err != nil {
+		return err
+	}
+	le := binary.LittleEndian
+	id := hotOf(h.ix)
+	count := int64(le.Uint32(table[8:]))
+	begin := hotHead + count*hotEntry
+	if string(table[:8]) != hotMagic || begin > int64(len(table)) || string(table[hotID:][:len(id)]) != string(id[:]) {
+		return errHot
+	}
+	table = table[:begin]
+	sum := le.Uint32(table[hotSum:])
+	clear(table[hotSum:hotID])
+	if hotCRC(table) != sum {
+		return fmt.Errorf("%w: the checksum of its head is wrong", errHot)
+	}
+	h.entries = make([]hotPlace, count)
+	for n := range h.entries {
+		e := table[hotHead+n*hotEntry:]
+		p := hotPlace{hotKey(le.Uint32(e), le.Uint32(e[4:])), le.Uint32(e[8:]), le.Uint32(e[12:]), le.Uint32(e[16:])}
+		if int64(p.pos) < begin || int64(p.pos)+int64(p.size) > size || n > 0 && p.key <= h.entries[n-1].key {
+			return fmt.Errorf("%w: entry %d is wrong", errHot, n)
+		}
+		h.entries[n] = p
+	}
+	return nil
 }
 
-// place returns where a block lies.
-func (h *hot) place(n int) (pos, size uint64) {
-	e := h.b[hotHead+n*hotEntry:]
-	return uint64(binary.LittleEndian.Uint32(e[8:])), uint64(binary.LittleEndian.Uint32(e[12:]))
+func (h *hot) close() error {
+	if h.b == nil {
+		return nil
+	}
+	return unix.Munmap(h.b)
 }
 
 // span returns what a file has from off on, at most most bytes, in the mapping, if all
 // of that is here: less only at the end of the file. Blocks of a file that follow each
 // other lie behind each other.
 func (h *hot) span(inode uint32, off int64, most int) ([]byte, bool) {
+	if h.bad.Load() {
+		return nil, false
+	}
 	block := uint32(off / hotBlock)
-	n := h.find(hotKey(inode, block))
-	begin, end := uint64(0), uint64(0)
-	for want := uint64(off%hotBlock) + uint64(most); n < h.count && h.key(n) == hotKey(inode, block); n, block = n+1, block+1 {
-		pos, size := h.place(n)
-		if size > hotBlock || pos+size > uint64(len(h.b)) || end != 0 && pos != end {
+	n, ok := slices.BinarySearchFunc(h.entries, hotKey(inode, block), func(p hotPlace, key uint64) int { return cmp.Compare(p.key, key) })
+	if !ok {
+		return nil, false
+	}
+	begin, end := uint64(h.entries[n].pos), uint64(h.entries[n].pos)
+	for want := uint64(off%hotBlock) + uint64(most); n < len(h.entries) && h.entries[n].key == hotKey(inode, block); n, block = n+1, block+1 {
+		p := &h.entries[n]
+		if uint64(p.pos) != end || !h.prove(n) {
 			return nil, false
 		}
-		if end == 0 {
-			begin = pos
-		}
-		end = pos + size
-		if end-begin >= want || size < hotBlock {
+		end += uint64(p.size)
+		if end-begin >= want || p.size < hotBlock {
 			from := min(begin+uint64(off%hotBlock), end)
 			to := min(from+uint64(most), end)
 			return h.b[from:to:to], true
@@ -122,110 +169,53 @@ func (h *hot) span(inode uint32, off int64, most int) ([]byte, bool) {
 	return nil, false
 }
 
-// trace notes which blocks are read in the first seconds.
-type trace struct {
-	on    atomic.Bool
-	until time.Time
-
-	mu     sync.Mutex
-	blocks map[uint64]bool
+// prove says whether a block is what it was. It is asked once; after one that is not, the
+// whole file counts as missing.
+func (h *hot) prove(n int) bool {
+	if h.proved[n].Load() {
+		return true
+	}
+	if err := h.check(n); err != nil {
+		h.bad.Store(true)
+		return false
+	}
+	h.proved[n].Store(true)
+	return true
 }
 
-// note notes a read that was answered from the layers.
-func (t *trace) note(inode uint32, off int64, n int) {
-	if n == 0 || !t.on.Load() {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.blocks) >= hotMost/hotBlock || time.Now().After(t.until) {
-		t.on.Store(false)
-		return
-	}
-	for b := off / hotBlock; b <= (off+int64(n)-1)/hotBlock; b++ {
-		t.blocks[hotKey(inode, uint32(b))] = true
-	}
-}
-
-// UseHot has the Tree read what is in the named file from there, and note what is not.
-// It must be called before the Tree is served, once. A file that is not there, or is of
-// no use, is no error: CloseHot makes it.
-func (t *Tree) UseHot(name string) {
-	t.hotName = name
-	t.hot, _ = openHot(name, t.ix.NumInodes()) // else it is made again
-	t.trace.blocks = map[uint64]bool{}
-	t.trace.until = time.Now().Add(hotFor)
-	t.trace.on.Store(true)
-}
-
-// CloseHot ends the use of the file, and writes it anew if much was read that is not in
-// it. The Tree may not be served any more.
-func (t *Tree) CloseHot(ctx context.Context) error {
-	if t.hotName == "" {
-		return nil
-	}
-	t.trace.on.Store(false)
-	var err error
-	had := 0
-	if t.hot != nil {
-		had = t.hot.count
-	}
-	if fresh := len(t.trace.blocks); fresh > had/8 && had < hotMost/hotBlock {
-		err = fsx.WriteFile(ctx, t.hotName, fsx.Options{Mode: 0o600}, func(f *os.File) error { return t.writeHot(ctx, f) })
-	}
-	if t.hot != nil {
-		err = errors.Join(err, t.hot.close())
-		t.hot = nil
-	}
+// check says what is wrong with a block. A part of the file that cannot be read is.
+func (h *hot) check(n int) (err error) {
+	defer caught(debug.SetPanicOnFault(true), &err)
+	p := &h.entries[n]
+	inode, block := uint32(p.key>>32), uint32(p.key)
+	i, err := h.ix.Inode(inode)
 	if err != nil {
-		return fmt.Errorf("keep what containers read when they start: %w", err)
+		return err
+	}
+	if rest := i.Size - int64(block)*hotBlock; kindOf(i.Mode) != File || rest <= 0 || int64(p.size) != min(rest, hotBlock) {
+		return fmt.Errorf("%w: %d bytes for block %d of inode %d", errHot, p.size, block, inode)
+	}
+	if hotCRC(h.b[p.pos:][:p.size]) != p.sum {
+		return fmt.Errorf("%w: the checksum of block %d of inode %d is wrong", errHot, block, inode)
 	}
 	return nil
 }
 
-// writeHot writes what the file had and what was noted.
-func (t *Tree) writeHot(ctx context.Context, w io.Writer) error {
-	var keys []uint64
-	if t.hot != nil {
-		for n := range t.hot.count {
-			keys = append(keys, t.hot.key(n))
+// CheckHot proves all of a file for what containers of an image read when they start;
+// see Tree.UseHot. IsHotDamage tells what is wrong with the file from other errors.
+func CheckHot(name string, ix *merged.Index) error {
+	h, err := openHot(name, ix)
+	if err != nil {
+		return err
+	}
+	for n := range h.entries {
+		if err = h.check(n); err != nil {
+			err = fmt.Errorf("check %s: %w", name, err)
+			break
 		}
 	}
-	for k := range t.trace.blocks {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	keys = slices.Compact(keys)
-	keys = keys[:min(len(keys), hotMost/hotBlock)]
-
-	var head, data bytes.Buffer
-	buffer := make([]byte, hotBlock)
-	le := binary.LittleEndian
-	for _, k := range keys {
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
-		inode, block := uint32(k>>32), uint32(k)
-		n, err := t.readAt(inode, buffer, int64(block)*hotBlock)
-		if err != nil {
-			return err
-		}
-		var e [hotEntry]byte
-		le.PutUint32(e[:], inode)
-		le.PutUint32(e[4:], block)
-		le.PutUint32(e[8:], uint32(hotHead+len(keys)*hotEntry+data.Len()))
-		le.PutUint32(e[12:], uint32(n))
-		head.Write(e[:])
-		data.Write(buffer[:n])
-	}
-	top := make([]byte, hotHead)
-	copy(top, hotMagic)
-	le.PutUint32(top[8:], uint32(len(keys)))
-	le.PutUint32(top[12:], t.ix.NumInodes())
-	for _, b := range [][]byte{top, head.Bytes(), data.Bytes()} {
-		if _, err := w.Write(b); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(err, h.close())
 }
+
+// IsHotDamage says whether an error of CheckHot is the file's own.
+func IsHotDamage(err error) bool { return errors.Is(err, errHot) || errors.Is(err, errMemory) }

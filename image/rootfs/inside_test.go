@@ -29,6 +29,7 @@ func parts() map[string]func(ctx context.Context, dir string, args []string) err
 		"closed":  closedInside,
 		"die":     dieInside,
 		"bench":   benchInside,
+		"fault":   faultInside,
 		"nothing": func(context.Context, string, []string) error { return nil },
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -60,7 +61,8 @@ func (f *fileSystem) fail(n uint32, err error) fuse.Status {
 
 // Lookup implements fuse.RawFileSystem. Names that do not exist are answered, too, so
 // that the kernel remembers them.
-func (f *fileSystem) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+func (f *fileSystem) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) (s fuse.Status) {
+	defer f.caught(debug.SetPanicOnFault(true), h.NodeId, &s)
 	n, err := f.t.lookup(uint32(h.NodeId), name)
 	if err == fs.ErrNotExist {
 		out.EntryValid = forever
@@ -103,7 +105,8 @@ func (f *fileSystem) attr(i *merged.Inode, a *fuse.Attr) {
 }
 
 // GetAttr implements fuse.RawFileSystem.
-func (f *fileSystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
+func (f *fileSystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) (s fuse.Status) {
+	defer f.caught(debug.SetPanicOnFault(true), in.NodeId, &s)
 	i, err := f.t.stat(uint32(in.NodeId))
 	if err != nil {
 		return f.fail(uint32(in.NodeId), err)
@@ -114,7 +117,8 @@ func (f *fileSystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.At
 }
 
 // Readlink implements fuse.RawFileSystem.
-func (f *fileSystem) Readlink(_ <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.Status) {
+func (f *fileSystem) Readlink(_ <-chan struct{}, h *fuse.InHeader) (_ []byte, s fuse.Status) {
+	defer f.caught(debug.SetPanicOnFault(true), h.NodeId, &s)
 	target, err := f.t.readLink(uint32(h.NodeId))
 	if err != nil {
 		return nil, f.fail(uint32(h.NodeId), err)
@@ -135,7 +139,8 @@ func (*fileSystem) OpenDir(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.St
 func (*fileSystem) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.ENOSYS }
 
 // Read implements fuse.RawFileSystem.
-func (f *fileSystem) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+func (f *fileSystem) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (_ fuse.ReadResult, s fuse.Status) {
+	defer f.caught(debug.SetPanicOnFault(true), in.NodeId, &s)
 	if h := f.t.hot; h != nil {
 		if b, ok := h.span(uint32(in.NodeId), int64(in.Offset), len(buf)); ok {
 			return fuse.ReadResultData(b), fuse.OK // without a copy of our own
@@ -167,7 +172,8 @@ func (f *fileSystem) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.D
 
 // readDir gives a directory's entries to add until it says false. Positions are those of
 // Tree.list and 2, as "." and ".." come first.
-func (f *fileSystem) readDir(in *fuse.ReadIn, add func(e fuse.DirEntry, dots bool) (bool, error)) fuse.Status {
+func (f *fileSystem) readDir(in *fuse.ReadIn, add func(e fuse.DirEntry, dots bool) (bool, error)) (s fuse.Status) {
+	defer f.caught(debug.SetPanicOnFault(true), in.NodeId, &s)
 	const dots = 2
 	dir := uint32(in.NodeId)
 	i, err := f.t.stat(dir)

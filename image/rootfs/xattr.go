@@ -1,6 +1,7 @@
 package rootfs
 
 import (
+	"runtime/debug"
 	"strings"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -14,7 +15,8 @@ func shownXattr(name string) bool {
 }
 
 // GetXAttr implements fuse.RawFileSystem.
-func (f *fileSystem) GetXAttr(_ <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
+func (f *fileSystem) GetXAttr(_ <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (_ uint32, s fuse.Status) {
+	defer f.caught(debug.SetPanicOnFault(true), h.NodeId, &s)
 	if !f.t.ix.HasXattrs() {
 		return 0, fuse.ENOSYS // the kernel asks no more
 	}
@@ -35,7 +37,8 @@ func (f *fileSystem) GetXAttr(_ <-chan struct{}, h *fuse.InHeader, name string, 
 }
 
 // ListXAttr implements fuse.RawFileSystem.
-func (f *fileSystem) ListXAttr(_ <-chan struct{}, h *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
+func (f *fileSystem) ListXAttr(_ <-chan struct{}, h *fuse.InHeader, dest []byte) (_ uint32, s fuse.Status) {
+	defer f.caught(debug.SetPanicOnFault(true), h.NodeId, &s)
 	if !f.t.ix.HasXattrs() {
 		return 0, fuse.ENOSYS // the kernel asks no more
 	}

@@ -49,7 +49,10 @@ func (c onDemand) Value(key any) any { return c.start().Value(key) }
 func untilSignal(parent context.Context) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	signal.Notify(signals, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGINT) { // as in the background of a script
+		signal.Notify(signals, syscall.SIGINT)
+	}
 	go func() {
 		select {
 		case s := <-signals:

@@ -114,6 +114,10 @@ func (e *examination) space(what, dir string, least uint64) Finding {
 		f.Result, f.Got = Unknown, err.Error()
 		return f
 	}
+	if st.Blocks == 0 && st.Files == 0 { // a pseudo file system, or one without an end
+		f.Result, f.Got = Unknown, "its file system does not say how large it is"
+		return f
+	}
 	free := st.Bavail * uint64(st.Bsize)
 	f.Got = size(free) + " free"
 	if st.Files > 0 {

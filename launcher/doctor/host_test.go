@@ -54,6 +54,9 @@ func TestFullStore(t *testing.T) {
 	r = injured(t, mounts, injury{Mounts: []mount{tmpfs}, Doctor: options{Store: dir}})
 	want(t, r, "store", doctor.Degraded, "read-only file system")
 
+	// What has no size is not full.
+	want(t, injured(t, mounts, injury{Doctor: options{Store: "/proc/gangway"}}), "space-store", doctor.Unknown, "does not say")
+
 	// The directory of running containers is needed.
 	r = injured(t, mounts, injury{Mounts: []mount{tmpfs}, Doctor: options{RuntimeDir: filepath.Join(dir, "not/yet")}})
 	want(t, r, "runtime-dir", doctor.Missing, "read-only file system", "no container")

@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
+	"time"
 
 	"github.com/gangway-hpc/gangway/internal/fault"
 )
@@ -24,6 +26,7 @@ type ExecOptions struct {
 	Stdin    *os.File
 	Stdout   *os.File
 	Stderr   *os.File
+	Timeout  time.Duration // from the start of the command; 0 is none
 }
 
 // Exec runs a command in a running container, whose run directory is dir, and waits for
@@ -40,11 +43,12 @@ func Exec(ctx context.Context, dir string, o ExecOptions) error {
 	if o.Terminal {
 		files = nil
 	}
-	if err := send(c, execRequest{Args: o.Args, Env: o.Env, Cwd: o.Cwd, Terminal: o.Terminal}, files...); err != nil {
-		return lost(err)
+	sent := send(c, execRequest{Args: blobs(o.Args), Env: blobs(o.Env), Cwd: []byte(o.Cwd), Terminal: o.Terminal}, files...)
+	if sent != nil && !errors.Is(sent, syscall.EPIPE) {
+		return lost(sent) // who refuses may not read all, but says why
 	}
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, forwarded()...)
+	signal.Notify(signals, forwarded(o.Terminal)...)
 	defer signal.Stop(signals)
 	if ctx.Err() != nil { // a signal that came before
 		return context.Cause(ctx)
@@ -70,22 +74,53 @@ func Exec(ctx context.Context, dir string, o ExecOptions) error {
 		defer relay.stop()
 	}
 	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		for {
-			select {
-			case s := <-signals:
-				// What goes wrong here shows below.
-				_ = send(c, execSignal{int(s.(syscall.Signal))})
-				if s == syscall.SIGTSTP { // the shell that started us waits for it
-					_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-				}
-			case <-done:
-				return
+	passed := make(chan bool, 1)
+	go func() { passed <- o.pass(c, signals, done) }()
+	err = outcome(c)
+	close(done)
+	if overdue := <-passed; overdue {
+		return tooLong(o.Timeout)
+	}
+	return err
+}
+
+// pass hands on signals, and ends the command when its time is over; it says whether it
+// was. What goes wrong with sending shows where the outcome is waited for.
+func (o *ExecOptions) pass(c *net.UnixConn, signals <-chan os.Signal, done <-chan struct{}) (overdue bool) {
+	var limit, kill <-chan time.Time
+	if o.Timeout > 0 {
+		limit = time.After(o.Timeout)
+	}
+	for {
+		select {
+		case s := <-signals:
+			_ = send(c, execSignal{int(s.(syscall.Signal))})
+			if s == syscall.SIGTSTP { // the shell that started us waits for it
+				_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 			}
+		case <-limit:
+			overdue = true
+			_ = send(c, execSignal{int(syscall.SIGTERM)})
+			kill = time.After(grace)
+		case <-kill:
+			_ = send(c, execSignal{int(syscall.SIGKILL)})
+		case <-done:
+			return overdue
 		}
-	}()
-	reply = execReply{}
+	}
+}
+
+// tooLong is the error of a command that was ended because its time was over.
+func tooLong(limit time.Duration) error {
+	return &fault.Error{
+		What: fmt.Errorf("the command ran longer than --timeout %s", limit),
+		Code: fault.CodeSignal(syscall.SIGTERM),
+	}
+}
+
+// outcome waits for the end of the command.
+func outcome(c *net.UnixConn) error {
+	var reply execReply
 	if _, err := receive(c, &reply, 0); err != nil {
 		return lost(err)
 	}
@@ -126,10 +161,22 @@ func dial(dir string) (*net.UnixConn, error) {
 	return c, nil
 }
 
-// forwarded are the signals that go on to the command.
-func forwarded() []os.Signal {
-	return []os.Signal{
+// forwarded are the signals that go on to the command. One that was ignored when this
+// process started is ignored for the command as well, which is what nohup is for. The
+// size of a terminal of the command's own is the relay's business.
+func forwarded(terminal bool) []os.Signal {
+	all := []os.Signal{
 		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
 		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT, syscall.SIGTSTP,
 	}
+	if !terminal {
+		all = append(all, syscall.SIGWINCH)
+	}
+	return slices.DeleteFunc(all, signal.Ignored)
+}
+
+// ignored are the signals that this process was told to ignore when it started, as far
+// as the Go runtime leaves them: those of a terminal that hangs up or is interrupted.
+func ignored() []syscall.Signal {
+	return slices.DeleteFunc([]syscall.Signal{syscall.SIGHUP, syscall.SIGINT}, func(s syscall.Signal) bool { return !signal.Ignored(s) })
 }

@@ -26,6 +26,8 @@ func explain(err error) error {
 		f.Cause, f.Hint = doctor.Refused(op.Errno, !strings.HasPrefix(op.Call, "clone"))
 	case op.Errno == syscall.EINVAL && strings.Contains(op.What, "overlay"):
 		f.Hint = "the container's directory may be on a file system that an overlay cannot write to, as NFS: keep it on a local disk, GANGWAY_CONTAINERS=DIR"
+	case op.Call == "chdir" && op.What != "/":
+		f.Hint, f.See = workdirHint, ""
 	case op.Errno == syscall.ENOSPC:
 		f.Hint = "free some space, or raise the limit of namespaces and mounts: gangway doctor says which"
 	case errors.Is(op.Errno, fs.ErrPermission):
@@ -34,8 +36,15 @@ func explain(err error) error {
 	return f
 }
 
-// explainCommand puts the cause to a command that the kernel could not make sense of.
+// workdirHint is for the only change of directory that a start makes by name.
+const workdirHint = "name a directory that is in the container: --container-workdir=DIR"
+
+// explainCommand puts the cause to a command that the kernel could not make sense of, or
+// whose working directory is none.
 func explainCommand(err error) error {
+	if op, ok := errors.AsType[*runtime.OpError](err); ok && op.Call == "chdir" && op.What != "/" {
+		return fault.Usage(err, workdirHint)
+	}
 	if f, ok := errors.AsType[*fault.Error](err); ok && f.Cause == "" && errors.Is(err, syscall.ENOEXEC) {
 		f.Cause = "it is neither a program for this machine (linux/" + goruntime.GOARCH + ") nor a script that begins with #!"
 		f.Hint = "is the image for another machine? gangway image ls shows it, --platform chooses; else start it by a shell: -- sh FILE"

@@ -52,6 +52,9 @@ func readHost(environ []string, getenv func(string) string) (spec.Host, error) {
 	if h.MemTotal, err = memTotal(); err != nil {
 		return h, err
 	}
+	if h.Umask, err = umask(); err != nil {
+		return h, err
+	}
 	if h.Hosts, err = hostFile("/etc/hosts"); err != nil {
 		return h, err
 	}
@@ -116,6 +119,23 @@ func hostGroups(gid int) ([]spec.Group, error) {
 		groups = append(groups, spec.Group{ID: id, Name: names[id]})
 	}
 	return groups, nil
+}
+
+// umask returns this process's without changing it, as umask(2) would for a moment; nil
+// where the kernel does not say.
+func umask() (*uint32, error) {
+	status, err := hostFile("/proc/self/status")
+	if err != nil {
+		return nil, err
+	}
+	for line := range bytes.Lines(status) {
+		if f := strings.Fields(string(line)); len(f) == 2 && f[0] == "Umask:" {
+			n, err := strconv.ParseUint(f[1], 8, 32)
+			mask := uint32(n)
+			return &mask, err
+		}
+	}
+	return nil, nil
 }
 
 // memTotal returns the memory of the machine in bytes.

@@ -2,17 +2,22 @@ package step
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/fsx"
+	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
 // Named is a container with a name: its writable layer stays on disk between runs.
@@ -24,6 +29,9 @@ type Named struct {
 	// Remap says that the container was made with --container-remap-root, so that it
 	// starts like that again.
 	Remap bool `json:"remapRoot,omitempty"`
+	// Identity is Image.Identity as it was then: what was written lies over that, and
+	// over nothing else.
+	Identity string `json:"identity,omitempty"`
 
 	dir  string
 	lock *fsx.Lock
@@ -34,6 +42,7 @@ const (
 	namedFile = "container.json"
 	upperName = "upper"
 	workName  = "work"
+	askedName = "asked.json"
 )
 
 // NamedDir returns where named containers are kept: $GANGWAY_CONTAINERS, or
@@ -93,34 +102,174 @@ func readNamed(dir string) (*Named, error) {
 	return n, nil
 }
 
-// createNamed makes a named container, locked. It is known once its file is written.
+// createNamed makes a named container, locked. It is known once its file is written:
+// whoever holds the lock of a directory without one may do with it what it likes. The
+// error wraps fs.ErrExist where somebody made the container meanwhile, fsx.ErrLocked
+// where somebody is about to.
 func createNamed(ctx context.Context, base string, n Named) (*Named, error) {
 	n.dir = filepath.Join(base, n.Name)
-	for _, dir := range []string{n.Upper(), n.Work()} {
+	hint := func(err error) error {
+		return &fault.Error{What: fmt.Errorf("create container %s: %w", n.Name, err), Hint: "keep containers elsewhere: GANGWAY_CONTAINERS=DIR"}
+	}
+	lock, err := lockDir(ctx, n.dir)
+	if err != nil {
+		return nil, hint(err)
+	}
+	if _, err := os.Lstat(filepath.Join(n.dir, namedFile)); !errors.Is(err, fs.ErrNotExist) {
+		if err == nil {
+			err = fs.ErrExist
+		}
+		return nil, errors.Join(hint(err), lock.Release())
+	}
+	n.lock = lock
+	if err := n.fill(ctx); err != nil {
+		return nil, errors.Join(hint(err), n.discard())
+	}
+	return &n, nil
+}
+
+// lockDir makes a directory and locks it, however often somebody removes it in between.
+func lockDir(ctx context.Context, dir string) (*fsx.Lock, error) {
+	for {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, &fault.Error{What: fmt.Errorf("create container %s: %w", n.Name, err), Hint: "keep containers elsewhere: GANGWAY_CONTAINERS=DIR"}
+			return nil, err
+		}
+		lock, err := fsx.TryAcquire(filepath.Join(dir, lockName), fsx.Exclusive)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return lock, err
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// fill makes what is in the directory of a new container, in the place of what one
+// left that was killed while it was made or removed.
+func (n *Named) fill(ctx context.Context) error {
+	for _, dir := range []string{n.Upper(), n.Work()} {
+		if err := removeTree(dir); err != nil {
+			return err
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
 		}
 	}
 	// The root directory of the container gets its mode from here.
 	if err := os.Chmod(n.Upper(), 0o755); err != nil {
-		return nil, err
+		return err
 	}
-	lock, err := fsx.TryAcquire(filepath.Join(n.dir, lockName), fsx.Exclusive)
+	b, err := json.MarshalIndent(n, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("create container %s: %w", n.Name, err)
+		return err
 	}
-	b, err := json.MarshalIndent(&n, "", "  ")
-	if err == nil {
-		err = fsx.WriteFile(ctx, filepath.Join(n.dir, namedFile), fsx.Options{Mode: 0o600}, func(f *os.File) error {
-			_, err := f.Write(append(b, '\n'))
-			return err
-		})
+	return fsx.WriteFile(ctx, filepath.Join(n.dir, namedFile), fsx.Options{Mode: 0o600}, func(f *os.File) error {
+		_, err := f.Write(append(b, '\n'))
+		return err
+	})
+}
+
+// discard removes a container whose lock is held, and gives that back.
+func (n *Named) discard() error { return errors.Join(removeNamed(n.dir), n.lock.Release()) }
+
+// removeNamed removes the directory of a container, whose lock is held. The container's
+// file goes first: what is removed by half is no container. The lock goes last, because
+// whoever makes one anew may fill the directory from then on.
+func removeNamed(dir string) error {
+	if err := os.Remove(filepath.Join(dir, namedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	if err != nil {
-		return nil, errors.Join(err, removeTree(n.dir), lock.Release())
+	entries, err := os.ReadDir(dir)
+	errs := []error{err}
+	for _, e := range entries {
+		if e.Name() != lockName {
+			errs = append(errs, removeTree(filepath.Join(dir, e.Name())))
+		}
 	}
-	n.lock = lock
-	return &n, nil
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := os.Remove(filepath.Join(dir, lockName)); err != nil {
+		return err
+	}
+	if err := os.Remove(dir); !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil // or it is somebody else's already
+}
+
+// SweepContainers finds what is left of named containers that were killed while they
+// were made or removed, and removes it if remove is set. It returns what it found.
+// Directories that hold anything else are not touched.
+func SweepContainers(base string, remove bool) ([]string, error) {
+	entries, err := os.ReadDir(base)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var found []string
+	errs := []error{err}
+	for _, e := range entries {
+		dir := filepath.Join(base, e.Name())
+		if checkName(e.Name()) != nil || !isHalf(dir) {
+			continue
+		}
+		lock, err := fsx.TryAcquire(filepath.Join(dir, lockName), fsx.Exclusive)
+		switch {
+		case errors.Is(err, fsx.ErrLocked), errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			errs = append(errs, err)
+			continue
+		}
+		if isHalf(dir) { // still
+			found = append(found, dir)
+			if remove {
+				errs = append(errs, removeNamed(dir))
+			}
+		}
+		errs = append(errs, lock.Release())
+	}
+	return found, errors.Join(errs...)
+}
+
+// isHalf says whether a directory is part of a named container, but none, for a while.
+func isHalf(dir string) bool {
+	st, err := os.Lstat(dir)
+	if err != nil || !st.IsDir() || time.Since(st.ModTime()) < youngest {
+		return false
+	}
+	entries, err := os.ReadDir(dir)
+	locked := false
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case name == lockName:
+			locked = true
+		case name != upperName && name != workName && name != askedName && !strings.HasPrefix(name, fsx.TempPrefix):
+			return false
+		}
+	}
+	return err == nil && locked
+}
+
+// IsOf says whether the container was made of the image that is called name.
+func (n *Named) IsOf(name string) bool {
+	if n.Image == name {
+		return true
+	}
+	path, err := filepath.Abs(name)
+	return err == nil && n.Digest == "" && n.Image == path
+}
+
+// Check says why a container cannot go on with an image: it is not what it was made of.
+func (n *Named) Check(i *Image) error {
+	if n.Identity == "" || n.Identity == i.Identity {
+		return nil
+	}
+	return &fault.Error{
+		What:  fmt.Errorf("start container %s: %s is not the image that it was made of", n.Name, n.Image),
+		Cause: fmt.Sprintf("it had %s, and has %s", n.Identity, i.Identity),
+		Hint:  "make another of it: --container-name=OTHER --container-image=" + n.Image + "; or gangway container rm " + n.Name,
+	}
 }
 
 // Close ends the use of the container.
@@ -188,15 +337,76 @@ func RemoveContainer(base, name string) error {
 	if err != nil {
 		return fmt.Errorf("remove container %s: %w", name, err)
 	}
-	// Its file goes first: what is removed by half is no container.
-	err = os.Remove(filepath.Join(dir, namedFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	if err = errors.Join(err, removeTree(dir), lock.Release()); err != nil {
+	if err = errors.Join(removeNamed(dir), lock.Release()); err != nil {
 		return fmt.Errorf("remove container %s: %w", name, err)
 	}
 	return nil
+}
+
+// remember notes the options with which the container is started, for who joins it.
+func (n *Named) remember(options map[string]string) error {
+	b, err := json.Marshal(options)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(n.dir, askedName), b, 0o600)
+}
+
+// optionDigests returns what the options are that make a container, apart from its
+// command: as digests, because values may be secrets. Those that were not given are
+// left out.
+func (s *step) optionDigests() map[string]string {
+	r, none := s.Request, spec.Request{}
+	all := map[string]string{}
+	for _, o := range []struct {
+		name        string
+		value, none any
+	}{
+		{"--container-image", s.Asked, ""},
+		{"--container-mounts", r.Mounts, none.Mounts},
+		{"--container-mount-home", r.MountHome, false},
+		{"--container-remap-root", r.RemapRoot, false},
+		{"--container-env", r.ContainerEnv, none.ContainerEnv},
+		{"--container-unshare", r.Unshare, none.Unshare},
+		{"--export", r.Export, ""},
+		{"--pid", r.HostPID, false},
+		{"--shm-size", r.ShmSize, int64(0)},
+		{"--tmp-size", r.TmpSize, int64(0)},
+	} {
+		if value := fmt.Sprintf("%+v", o.value); value != fmt.Sprintf("%+v", o.none) {
+			all[o.name] = fmt.Sprintf("%x", sha256.Sum256([]byte(value)))
+		}
+	}
+	return all
+}
+
+// ignored returns the options that were given and are not those of the container, which
+// runs.
+func (s *step) ignored() []string {
+	has := map[string]string{}
+	dir := filepath.Join(s.Containers, s.Name)
+	if b, err := os.ReadFile(filepath.Join(dir, askedName)); err == nil {
+		_ = json.Unmarshal(b, &has) // what cannot be read was not given
+	}
+	asked := s.optionDigests()
+	if n, err := readNamed(dir); err == nil && n.IsOf(s.Asked) {
+		delete(asked, "--container-image")
+	}
+	var ignored []string
+	for _, name := range slices.Sorted(maps.Keys(asked)) {
+		if asked[name] != has[name] {
+			ignored = append(ignored, name)
+		}
+	}
+	if s.RemapGiven && !s.Request.RemapRoot && has["--container-remap-root"] != "" {
+		ignored = append(ignored, "--no-container-remap-root")
+	}
+	return ignored
+}
+
+// exists is the error of :create where there is such a container.
+func exists(name string) error {
+	return &fault.Error{What: fmt.Errorf("create container %s: there is one of this name", name), Hint: "gangway container rm " + name + ", or choose another name"}
 }
 
 func inUse(name string) error {

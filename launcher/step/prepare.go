@@ -108,8 +108,13 @@ func (s *step) try(ctx context.Context, c *runtime.Config) error {
 		}
 		switch {
 		case !s.Request.HostPID && failedAt(err, "/proc"):
+			const visible = "processes of the host are visible: no /proc of its own can be mounted here, as is usual within other containers"
+			if !s.Unsealed && !Sealed() {
+				s.Log.Warn(visible, "see", "gangway doctor")
+				return s.askSeal()
+			}
 			s.Request.HostPID = true
-			lacking = append(lacking, "processes of the host are visible: no /proc of its own can be mounted here, as is usual within other containers")
+			lacking = append(lacking, visible)
 		case s.Request.Net && !s.Request.HostSys && failedAt(err, "sysfs on /sys"):
 			s.Request.HostSys = true
 			lacking = append(lacking, "the host's network devices are visible in /sys: none of its own can be mounted here, as is usual within other containers")

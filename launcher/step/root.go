@@ -43,9 +43,9 @@ func (s *step) configFor(ctx context.Context, rung string) (*runtime.Config, err
 	c := &runtime.Config{
 		Stage: s.dir.file(stageName),
 		Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr,
-		FakeRoot: s.Request.RemapRoot,
-		Orphan:   runtime.Orphan{Message: "gangway: error: the container's supervisor died, and the container with it\n", Remove: s.dir.orphan()},
-		Log:      s.Log,
+		FakeRoot: s.Request.RemapRoot, Ignored: ignored(),
+		Orphan: runtime.Orphan{Message: "gangway: error: the container's supervisor died, and the container with it\n", Remove: s.dir.orphan()},
+		Log:    s.Log,
 	}
 	var err error
 	switch rung {

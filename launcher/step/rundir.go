@@ -84,6 +84,9 @@ func newRunDir(ctx context.Context, base string) (*runDir, error) {
 	hint := func(err error) error {
 		return &fault.Error{What: fmt.Errorf("make run directory: %w", err), Hint: "choose another directory of your own: GANGWAY_RUNTIME_DIR=DIR"}
 	}
+	if !filepath.IsAbs(base) {
+		return nil, hint(fmt.Errorf("use %q: not an absolute path", base))
+	}
 	if err := os.MkdirAll(base, 0o700); err != nil {
 		return nil, hint(err)
 	}

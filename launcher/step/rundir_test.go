@@ -3,11 +3,15 @@ package step
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/gangway-hpc/gangway/internal/fsx"
 )
@@ -145,6 +149,95 @@ func TestNamed(t *testing.T) {
 		if RemoveContainer(base, bad) == nil || checkName(bad) == nil {
 			t.Errorf("%q is taken as a name", bad)
 		}
+	}
+}
+
+// TestNamedAtOnce: of many that make a container at the same time, among what a killed
+// one left and others that remove it, only one has it, whole.
+func TestNamedAtOnce(t *testing.T) {
+	base := t.TempDir()
+	for round := range 20 {
+		left := filepath.Join(base, "dev", upperName, "left")
+		if err := os.MkdirAll(left, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		var made atomic.Int32
+		for range 8 {
+			wg.Go(func() {
+				n, err := createNamed(t.Context(), base, Named{Name: "dev", Image: "debian"})
+				if errors.Is(err, fs.ErrExist) || errors.Is(err, fsx.ErrLocked) {
+					return
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				made.Add(1)
+				if err := os.WriteFile(filepath.Join(n.Upper(), "data"), nil, 0o600); err != nil {
+					t.Error(err)
+				}
+				if err := n.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		entries, err := os.ReadDir(filepath.Join(base, "dev", upperName))
+		if made.Load() != 1 || err != nil || len(entries) != 1 || entries[0].Name() != "data" {
+			t.Fatalf("round %d: made %d times, %v, %v", round, made.Load(), entries, err)
+		}
+		if err := RemoveContainer(base, "dev"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestSweepContainers: halves of containers are found and removed; whole ones, those in
+// use, young ones and what is something else stay.
+func TestSweepContainers(t *testing.T) {
+	base := t.TempDir()
+	whole, err := createNamed(t.Context(), base, Named{Name: "whole"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := whole.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, files := range map[string][]string{
+		"half": {lockName, upperName + "/x"}, "used": {lockName, workName + "/x"}, "young": {lockName}, "other": {lockName, "mine"}, "unlocked": {upperName + "/x"},
+	} {
+		for _, file := range files {
+			file = filepath.Join(base, name, file)
+			if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	used, err := fsx.TryAcquire(filepath.Join(base, "used", lockName), fsx.Exclusive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer used.Release()
+	for _, name := range []string{"whole", "half", "used", "other", "unlocked"} {
+		if err := os.Chtimes(filepath.Join(base, name), time.Time{}, time.Now().Add(-2*youngest)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, remove := range []bool{false, true} {
+		found, err := SweepContainers(base, remove)
+		if err != nil || len(found) != 1 || found[0] != filepath.Join(base, "half") {
+			t.Errorf("%v, %v", found, err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(base, "half")); !os.IsNotExist(err) {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(base); err != nil || len(entries) != 5 {
+		t.Errorf("%v, %v", entries, err)
 	}
 }
 

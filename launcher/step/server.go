@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/gangway-hpc/gangway/runtime"
 )
@@ -23,39 +24,123 @@ type server struct {
 	wg        sync.WaitGroup
 }
 
-// serve answers until the listener is closed.
-func (s *server) serve(ctx context.Context, l *net.UnixListener) {
+// listener is what serve uses of a net.UnixListener.
+type listener interface {
+	AcceptUnix() (*net.UnixConn, error)
+	Close() error
+}
+
+const (
+	// maxUnanswered bounds the connections whose process does not run yet.
+	maxUnanswered = 64
+	// requestTime is how long a connection may take to say what it wants.
+	requestTime = 10 * time.Second
+	// acceptPause is how long accept is left alone when it lacked something.
+	acceptPause = 200 * time.Millisecond
+)
+
+// serve answers until the listener is closed. Whatever else ends it closes the
+// listener: who asks then is refused, and does not wait for an answer.
+func (s *server) serve(ctx context.Context, l listener) {
+	places := make(chan struct{}, maxUnanswered)
+	warned := false
 	for {
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			_ = l.Close() // it may be closed already
+			return
+		}
 		c, err := l.AcceptUnix()
-		if errors.Is(err, net.ErrClosed) {
-			return
+		if err == nil {
+			s.wg.Go(func() { s.handle(ctx, c, sync.OnceFunc(func() { <-places })) })
+			continue
 		}
-		if err != nil {
-			s.log.Warn("container cannot be reached by others any more", "err", err)
+		<-places
+		switch {
+		case errors.Is(err, net.ErrClosed):
 			return
-		}
-		s.wg.Go(func() {
-			defer c.Close()
-			if err := s.answer(ctx, c); err != nil {
-				// Whoever asked is told; if he is gone, nobody wants to know.
-				_ = send(c, execReply{Error: toWire(err)})
+		case isPassing(err) && pause(ctx, acceptPause):
+			if !warned {
+				s.log.Warn("others wait to reach the container", "err", err)
 			}
-		})
+			warned = true
+		default:
+			if ctx.Err() == nil {
+				s.log.Warn("container cannot be reached by others any more", "err", err)
+			}
+			_ = l.Close() // it may be closed already
+			return
+		}
 	}
 }
 
+// isPassing says whether an error of accept(2) is of something that others may give
+// back, or of the one connection.
+func isPassing(err error) bool {
+	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// pause waits, and says whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// handle answers a connection, and calls answered when its process runs or cannot.
+func (s *server) handle(ctx context.Context, c *net.UnixConn, answered func()) {
+	defer c.Close()
+	defer answered()
+	if err := s.answer(ctx, c, answered); err != nil {
+		// Whoever asked is told; if he is gone, nobody wants to know.
+		_ = send(c, execReply{Error: toWire(err)})
+	}
+}
+
+// request reads what a connection asks for. One that says nothing is given up.
+func request(ctx context.Context, c *net.UnixConn) (*execRequest, []*os.File, error) {
+	if err := c.SetReadDeadline(time.Now().Add(requestTime)); err != nil {
+		return nil, nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	req := &execRequest{}
+	files, err := receive(c, req, 3)
+	if err == nil && !stop() {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = c.SetReadDeadline(time.Time{})
+	}
+	if err != nil {
+		closeAll(files)
+		return nil, nil, err
+	}
+	return req, files, nil
+}
+
 // answer runs the process that a connection asks for.
-func (s *server) answer(ctx context.Context, c *net.UnixConn) error {
+func (s *server) answer(ctx context.Context, c *net.UnixConn, answered func()) error {
 	if err := checkPeer(c); err != nil {
 		return err
 	}
-	var req execRequest
-	files, err := receive(c, &req, 3)
+	req, files, err := request(ctx, c)
 	if err != nil {
 		return err
 	}
 	defer func() { closeAll(files) }()
-	join := runtime.JoinProcess{Args: req.Args, Env: mergeEnv(s.env, req.Env), Cwd: req.Cwd, Terminal: req.Terminal}
+	join := runtime.JoinProcess{Args: texts(req.Args), Env: mergeEnv(s.env, texts(req.Env)), Cwd: string(req.Cwd), Terminal: req.Terminal}
 	if join.Cwd == "" {
 		join.Cwd = s.cwd
 	}
@@ -83,6 +168,7 @@ func (s *server) answer(ctx context.Context, c *net.UnixConn) error {
 	if err != nil {
 		return errors.Join(err, p.Signal(syscall.SIGKILL), wait(p))
 	}
+	answered()
 	s.wg.Go(func() { follow(c, p) })
 	status, err := p.Wait()
 	if err != nil {

@@ -24,8 +24,10 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -42,7 +44,9 @@ import (
 type Image struct {
 	Name   string // as people write it
 	Digest string // of the manifest; empty for files and directories
-	Config spec.Image
+	// Identity tells a file, or directory, from another that takes its place.
+	Identity string
+	Config   spec.Image
 	// Opened are the index and the layers. Where it is nil, Dir is a directory of the
 	// host that is the root.
 	Opened *image.Opened
@@ -79,9 +83,13 @@ type Options struct {
 	Hold func(ctx context.Context, name string, i *Image) error
 	Save func(ctx context.Context, i *Image, upper, path string) error
 
-	Name    string // of the container; empty for one that leaves nothing behind
-	NameUse string // auto (or empty), create, exec, no_exec
-	SaveTo  string // where the container is saved when its command has ended
+	Asked string // the image as it was asked for, if it was
+	// RemapGiven says that Request.RemapRoot is what was asked for; else a container that
+	// was made with it has it again.
+	RemapGiven bool
+	Name       string // of the container; empty for one that leaves nothing behind
+	NameUse    string // auto (or empty), create, exec, no_exec
+	SaveTo     string // where the container is saved when its command has ended
 	// RootSize is how many bytes may be written to an unnamed writable container; 0 is
 	// half of the machine's memory.
 	RootSize int64
@@ -92,14 +100,16 @@ type Options struct {
 	Scratch    string   // for what is large and goes away again: trees, layers to be saved
 	// Probe are the arguments with which this program calls RunProbe, Serve those with
 	// which it calls ServeConfined.
-	Probe   []string
-	Serve   []string
-	Environ []string
-	Getenv  func(string) string
-	Stdin   *os.File
-	Stdout  *os.File
-	Stderr  *os.File
-	Log     *slog.Logger
+	Probe []string
+	Serve []string
+	// Unsealed says that no ErrSeal is wanted: the program cannot be sealed here.
+	Unsealed bool
+	Environ  []string
+	Getenv   func(string) string
+	Stdin    *os.File
+	Stdout   *os.File
+	Stderr   *os.File
+	Log      *slog.Logger
 	// Phase is told of each phase that ended, and of the rung of a ladder that is in
 	// use; it may be nil.
 	Phase func(name string, took time.Duration, rung string)
@@ -112,9 +122,12 @@ type Options struct {
 type joined struct{ dir string }
 
 // Run runs a command in a container and returns nil, a fault.Exit with its status, or
-// why there is none.
+// why there is none. ErrSeal asks the caller for something, and nothing was started.
 func Run(ctx context.Context, o Options) error {
 	s := &step{Options: o, last: time.Now()}
+	if err := s.checkSeal(ctx); err != nil {
+		return err
+	}
 	defer func() {
 		s.close()
 		s.phase("end", "")
@@ -123,21 +136,39 @@ func Run(ctx context.Context, o Options) error {
 		o.Log.Warn("leftovers of killed runs stay", "err", err)
 	}
 	s.sweepScratch()
-	running, err := s.open(ctx)
-	if err != nil {
+	if _, err := SweepContainers(o.Containers, true); err != nil {
+		o.Log.Warn("leftovers of killed runs stay", "err", err)
+	}
+	if err := s.checkTarget(); err != nil {
 		return err
 	}
-	if running != nil {
-		return s.join(ctx, running)
+	for since := time.Now(); ; {
+		running, err := s.open(ctx)
+		if err != nil {
+			return err
+		}
+		if running == nil {
+			break
+		}
+		err = s.join(ctx, running)
+		if !hasEnded(err) || s.NameUse == "exec" || time.Since(since) > joinPatience {
+			return err
+		}
+		if !pause(ctx, 20*time.Millisecond) {
+			return context.Cause(ctx)
+		}
 	}
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
-	err = s.run(ctx)
-	if save := s.save(ctx, err); save != nil {
-		return save
+	err := s.run(ctx)
+	save := s.save(ctx)
+	if save != nil && err != nil {
+		// How the command ended is what counts.
+		s.Log.Error("the container is not saved", "err", save)
+		return err
 	}
-	return err
+	return errors.Join(save, err)
 }
 
 // step is one run.
@@ -153,6 +184,8 @@ type step struct {
 	server     *server
 	confined   *confined
 	saved      string // directory of what was written
+	complete   bool   // the command ran to its end, or to that of its time
+	told       bool   // somebody wants this process to end
 	scratchDir string
 	mounted    time.Time // the image, in the container
 	closers    []func() error
@@ -182,21 +215,99 @@ func (s *step) close() {
 	s.closers = nil
 }
 
+// The times for which a container is waited for that somebody else starts at the same
+// time, as the ranks of a job do. Whoever wants a new one waits only for those who look
+// at what is left of old ones.
+const (
+	patience      = 2 * time.Minute
+	shortPatience = time.Second
+	joinPatience  = 10 * time.Second // with one that ended before it could be joined
+)
+
+// errTaken says that somebody else has the container, which nobody may join yet, or any
+// more.
+var errTaken = errors.New("somebody else has it")
+
+// hasEnded says whether a container could not be joined because it ended just now.
+func hasEnded(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+}
+
 // open finds out what the container is: one that runs already, or a new one of an
 // image.
 func (s *step) open(ctx context.Context) (*joined, error) {
-	if s.Name != "" {
+	if s.Name == "" {
+		return nil, s.openImage(ctx)
+	}
+	if err := checkName(s.Name); err != nil {
+		return nil, err
+	}
+	limit := patience
+	if s.NameUse == "create" || s.NameUse == "no_exec" {
+		limit = shortPatience
+	}
+	var since time.Time // it is known that somebody else has it
+	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		running, err := s.openNamed()
-		if err != nil || running != nil {
+		if err == nil && running == nil {
+			err = s.own(ctx)
+		}
+		if !errors.Is(err, errTaken) {
 			return running, err
 		}
+		switch {
+		case since.IsZero():
+			since = time.Now()
+			s.Log.Debug("container is in use, but does not run: waiting for it", "container", s.Name)
+		case time.Since(since) > limit && s.NameUse == "create":
+			return nil, exists(s.Name)
+		case time.Since(since) > limit:
+			return nil, inUse(s.Name)
+		}
+		if !pause(ctx, wait) {
+			return nil, context.Cause(ctx)
+		}
 	}
+}
+
+// own opens the image of a container that this process starts, and makes the container
+// if there is none yet.
+func (s *step) own(ctx context.Context) error {
+	if s.named != nil || s.image == nil {
+		if err := s.openImage(ctx); err != nil {
+			return err
+		}
+	}
+	if s.named == nil {
+		if err := s.createNamed(ctx); err != nil {
+			return err
+		}
+	}
+	return s.named.remember(s.optionDigests())
+}
+
+func (s *step) openImage(ctx context.Context) error {
 	var err error
 	if s.image, err = s.Image(ctx, s.named); err != nil {
-		return nil, err
+		if s.named == nil || s.named.Digest != "" {
+			return err
+		}
+		hint := ""
+		if errors.Is(err, fs.ErrNotExist) {
+			hint = "put the file back, or: gangway container rm " + s.Name
+		}
+		return &fault.Error{What: fmt.Errorf("start container %s: %w", s.Name, err), Hint: hint}
 	}
 	if s.image.Close != nil {
 		s.onClose(s.image.Close)
+	}
+	if s.named != nil {
+		if err := s.named.Check(s.image); err != nil {
+			return err
+		}
+	}
+	if err := s.checkBase(); err != nil {
+		return err
 	}
 	if s.image.Pulled > 0 {
 		s.phaseUntil(time.Now().Add(-s.image.Pulled), "resolve", s.image.Name)
@@ -204,23 +315,22 @@ func (s *step) open(ctx context.Context) (*joined, error) {
 	} else {
 		s.phase("resolve", s.image.Name)
 	}
-	if s.Name != "" && s.named == nil {
-		return nil, s.createNamed(ctx)
-	}
-	return nil, nil
+	return nil
 }
 
 // openNamed applies the rules of --container-name, which are Pyxis': auto joins what
-// runs, starts what is there, and makes what is not.
+// runs, starts what is there, and makes what is not. The error is errTaken where somebody
+// has the container.
+//
+// Pyxis' no_exec starts a second container on the files of one that runs. Here every
+// named container has an overlay, and two overlays over one upper directory damage it,
+// so that no_exec is refused while the container runs.
 func (s *step) openNamed() (*joined, error) {
-	if err := checkName(s.Name); err != nil {
-		return nil, err
-	}
 	_, dir, err := Find(s.Dirs, s.Name)
 	isRunning := err == nil
 	switch {
 	case isRunning && s.NameUse == "create":
-		return nil, inUse(s.Name)
+		return nil, exists(s.Name)
 	case isRunning && s.NameUse == "no_exec":
 		return nil, &fault.Error{
 			What:  fmt.Errorf("start container %s: it runs already", s.Name),
@@ -236,32 +346,46 @@ func (s *step) openNamed() (*joined, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
+	case errors.Is(err, fsx.ErrLocked) && s.NameUse == "create":
+		return nil, exists(s.Name)
 	case errors.Is(err, fsx.ErrLocked):
-		return nil, inUse(s.Name)
+		return nil, errTaken
 	case err != nil:
 		return nil, fmt.Errorf("open container %s: %w", s.Name, err)
 	}
 	s.named = n
 	s.onClose(n.Close)
 	if s.NameUse == "create" {
-		return nil, &fault.Error{What: fmt.Errorf("create container %s: there is one of this name", s.Name), Hint: "gangway container rm " + s.Name + ", or choose another name"}
+		return nil, exists(s.Name)
 	}
-	s.Request.RemapRoot = s.Request.RemapRoot || n.Remap
+	if !s.RemapGiven {
+		s.Request.RemapRoot = s.Request.RemapRoot || n.Remap
+	}
 	return nil, nil
 }
 
 func (s *step) createNamed(ctx context.Context) error {
+	image := s.image.Name
+	if s.image.Digest == "" { // a path, which has to be found from other directories too
+		var err error
+		if image, err = filepath.Abs(image); err != nil {
+			return err
+		}
+	}
 	n, err := createNamed(ctx, s.Containers, Named{
-		Name: s.Name, Image: s.image.Name, Digest: s.image.Digest, Created: time.Now(), Remap: s.Request.RemapRoot,
+		Name: s.Name, Image: image, Digest: s.image.Digest, Created: time.Now(), Remap: s.Request.RemapRoot, Identity: s.image.Identity,
 	})
+	if errors.Is(err, fsx.ErrLocked) || errors.Is(err, fs.ErrExist) {
+		return errTaken
+	}
 	if err != nil {
 		return err
 	}
+	if err := s.Hold(ctx, s.Name, s.image); err != nil {
+		return errors.Join(err, n.discard())
+	}
 	s.named = n
 	s.onClose(n.Close)
-	if err := s.Hold(ctx, s.Name, s.image); err != nil {
-		return errors.Join(err, n.Close(), RemoveContainer(s.Containers, s.Name))
-	}
 	return nil
 }
 
@@ -271,17 +395,30 @@ func (s *step) join(ctx context.Context, j *joined) error {
 	if len(args) == 0 {
 		return &fault.Error{What: fmt.Errorf("run in container %s: no command", s.Name), Hint: "say what to run: -- CMD", Code: fault.CodeUsage}
 	}
+	if s.SaveTo != "" {
+		return &fault.Error{
+			What: fmt.Errorf("run in container %s: it runs already, so --container-save is not possible", s.Name),
+			Hint: "leave it out; once the container has ended: gangway container export " + s.Name + " -o FILE.sqsh",
+		}
+	}
+	if ignored := s.ignored(); len(ignored) > 0 {
+		s.Log.Warn("the container runs already, without these options, which are ignored", "container", s.Name, "options", strings.Join(ignored, " "))
+	}
 	s.phase("join", "")
+	env, err := spec.ParseEnv(s.Request.Env, s.Environ)
+	if err != nil {
+		return err
+	}
 	return Exec(ctx, j.dir, ExecOptions{
-		Args: args, Cwd: s.Request.Workdir, Env: s.Request.Env, Terminal: s.Request.Terminal,
-		Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr,
+		Args: args, Cwd: s.Request.Workdir, Env: env, Terminal: s.Request.Terminal,
+		Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Timeout: s.Timeout,
 	})
 }
 
 // run starts the command and waits for it.
 func (s *step) run(ctx context.Context) error {
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, forwarded()...)
+	signal.Notify(signals, forwarded(s.Request.Terminal)...)
 	defer signal.Stop(signals)
 	if ctx.Err() != nil { // a signal that came before
 		return context.Cause(ctx)
@@ -309,6 +446,7 @@ func (s *step) run(ctx context.Context) error {
 	status, err := s.container.Wait()
 	close(done)
 	cause := <-watched
+	s.complete = err == nil && s.root.broken != nil
 	s.phase("command", "")
 	switch {
 	case cause != nil:
@@ -334,15 +472,13 @@ func (s *step) watch(signals <-chan os.Signal, done <-chan struct{}) (cause erro
 	for {
 		select {
 		case sig := <-signals:
+			s.told = s.told || sig == syscall.SIGINT || sig == syscall.SIGTERM
 			// It may have ended just now.
 			_ = s.container.Signal(sig.(syscall.Signal))
 		case sig := <-s.container.Stopped():
 			s.stopWithIt(sig)
 		case <-limit:
-			cause = &fault.Error{
-				What: fmt.Errorf("the command ran longer than --timeout %s", s.Timeout),
-				Code: fault.CodeSignal(syscall.SIGTERM),
-			}
+			cause = tooLong(s.Timeout)
 			_ = s.container.Signal(s.built.StopSignal)
 			kill = time.After(grace)
 		case <-kill:

@@ -135,7 +135,7 @@ func (m *Machine) run(ops []code, to plan.Reg) (index uint32, errno uintptr) {
 		case uint8(plan.CloseOthers):
 			errno = m.closeOthers()
 		case uint8(plan.Signals):
-			m.defaults()
+			m.defaults(c.arg[0])
 		case uint8(plan.Bounding):
 			for k := uintptr(0); k < maxBounding && errno == 0; k++ {
 				_, errno = sys(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, k, 0, 0, 0, 0)
@@ -271,14 +271,19 @@ func (m *Machine) closeOthers() (errno uintptr) {
 	return 0
 }
 
-// defaults gives all signals their default action and unblocks them.
+// defaults gives all signals but those to be ignored their default action and unblocks
+// them.
 //
 //go:nosplit
 //go:norace
 //go:nocheckptr
-func (m *Machine) defaults() {
+func (m *Machine) defaults(ignored uintptr) {
 	for s := uintptr(1); s <= 64; s++ {
-		sys(unix.SYS_RT_SIGACTION, s, m.noneAddr, 0, 8, 0, 0)
+		action := m.noneAddr
+		if ignored&(1<<(s-1)) != 0 {
+			action = m.ignAddr
+		}
+		sys(unix.SYS_RT_SIGACTION, s, action, 0, 8, 0, 0)
 	}
 	sys(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, m.noneAddr, 0, 8, 0, 0)
 }

@@ -14,6 +14,9 @@ import (
 // Kinds of code that no plan has.
 const kindFormat = 100
 
+// sigIgn is SIG_IGN.
+const sigIgn = 1
+
 // linkName is how the name of a descriptor begins, seen from a /proc.
 const linkName = "self/fd/"
 
@@ -85,6 +88,10 @@ type Machine struct {
 	maskAddr uintptr
 	none     [8]uint64 // no signals; a struct sigaction of the default
 	noneAddr uintptr
+	ignore   [8]uint64 // a struct sigaction of SIG_IGN
+	ignAddr  uintptr
+	timeout  [2]uint64 // struct timespec
+	timeAddr uintptr
 	status   uint32
 	statAddr uintptr
 	statfs   [32]uint64
@@ -162,6 +169,8 @@ func (m *Machine) addresses() {
 	m.pollAddr = uintptr(unsafe.Pointer(&m.poll))
 	m.maskAddr = uintptr(unsafe.Pointer(&m.mask))
 	m.noneAddr = uintptr(unsafe.Pointer(&m.none))
+	m.ignore[0], m.ignAddr = sigIgn, uintptr(unsafe.Pointer(&m.ignore))
+	m.timeAddr = uintptr(unsafe.Pointer(&m.timeout))
 	m.statAddr = uintptr(unsafe.Pointer(&m.status))
 	m.fsAddr = uintptr(unsafe.Pointer(&m.statfs))
 	m.taskAddr = uintptr(unsafe.Pointer(&m.task))

@@ -23,7 +23,15 @@ func (m *Machine) serve() {
 	m.poll[1].fd, m.poll[1].events = int32(m.signals), unix.POLLIN
 	for {
 		m.poll[0].revents, m.poll[1].revents = 0, 0
-		sys(unix.SYS_PPOLL, m.pollAddr, 2, 0, 0, 0, 0)
+		timeout := uintptr(0)
+		if m.swallow != 0 {
+			m.timeout[0], m.timeout[1] = patience, 0
+			timeout = m.timeAddr
+		}
+		if n, errno := sys(unix.SYS_PPOLL, m.pollAddr, 2, timeout, 0, 0, 0); n == 0 && errno == 0 {
+			m.swallow = 0 // the supervisor sends no copy
+			continue
+		}
 		// Signals first: whether the terminal sent one must be known when the
 		// supervisor's copy of it is looked at.
 		m.drain()
@@ -65,12 +73,27 @@ func (m *Machine) drain() {
 		case bit&forwarded == 0:
 		case !kernel:
 			sys(unix.SYS_KILL, m.child, uintptr(signal), 0, 0, 0, 0)
-		case !m.apart:
+		case !m.apart && m.together():
 			// The terminal sent it to the whole process group, the first process
 			// and the supervisor, who will send it once more.
 			m.swallow |= bit
 		}
 	}
+}
+
+// patience is how many seconds the supervisor's copy of a signal is waited for.
+const patience = 1
+
+// together says whether the first process is in PID 1's process group, to which the
+// terminal sends: it may have gone into one of its own.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func (m *Machine) together() bool {
+	own, _ := sys(unix.SYS_GETPGID, 0, 0, 0, 0, 0, 0)
+	its, errno := sys(unix.SYS_GETPGID, m.child, 0, 0, 0, 0, 0)
+	return errno == 0 && its == own
 }
 
 // siKernel is SI_KERNEL: the kernel itself sent a signal.

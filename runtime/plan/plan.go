@@ -24,7 +24,7 @@ const (
 	Sync                    // as Send, and waits for its answer
 	Remount                 // remounts the mount of descriptor Args[0], flags Args[1] added to those that are locked
 	CloseOthers             // closes all descriptors but those that a container is given
-	Signals                 // gives all signals their default action
+	Signals                 // gives all signals their default action, but ignores those of Args[0], a bit each
 	Bounding                // drops all capabilities from the bounding set
 	Exec                    // executes the first of Args (names) that there is, with Argv and Env
 )
@@ -37,6 +37,7 @@ const (
 	NoteMaps     Note = iota + 1 // the user namespace has its maps
 	NoteFUSE                     // the image is mounted, its device comes along
 	NoteCgroup                   // the cgroup namespace is there
+	NoteInner                    // the inner user and mount namespaces are there
 	NoteTerminal                 // the terminal's master comes along
 	NoteRoot                     // the root's layers are ready for a program
 	NoteServed                   // it goes on when the image is served

@@ -41,6 +41,10 @@ func (b *builder) build() error {
 		},
 		Linux: b.linux(),
 	}
+	if b.h.Umask != nil {
+		umask := *b.h.Umask & 0o777
+		b.Spec.Process.User.Umask = &umask
+	}
 	if b.r.UTS {
 		b.Spec.Hostname = b.h.Hostname
 	}
@@ -204,6 +208,9 @@ func (b *builder) workdir() error {
 	if asked {
 		if !b.exists(clean) {
 			return bad("make it in the image, or mount a directory there: --container-mounts=SRC:"+clean, "it is not in the container")
+		}
+		if b.isFile(clean) {
+			return bad("name a directory, for example --container-workdir="+path.Dir(clean), "it is a file")
 		}
 		return nil
 	}

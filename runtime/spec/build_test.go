@@ -196,6 +196,10 @@ func TestBadWorkdir(t *testing.T) {
 			refused(t, err, dir, "not in the container")
 		})
 	}
+	r := run("true")
+	r.Workdir = "/etc/passwd"
+	_, err := spec.Build(r, debianImage(), ann(), debian())
+	refused(t, err, "/etc/passwd", "file")
 }
 
 func TestNamespaces(t *testing.T) {

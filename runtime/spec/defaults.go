@@ -115,13 +115,22 @@ func (b *builder) userMount(m *Mount) error {
 	case Umount:
 		before := len(b.Spec.Mounts)
 		b.Spec.Mounts = slices.DeleteFunc(b.Spec.Mounts, func(s specs.Mount) bool { return below(s.Destination, m.Target) })
-		if len(b.Spec.Mounts) == before && !slices.Contains(b.Umounts, m.Target) {
+		switch {
+		case len(b.Spec.Mounts) < before || slices.Contains(b.Umounts, m.Target):
+		case b.withMounts(m.Target):
 			b.Umounts = append(b.Umounts, m.Target)
+		case m.NoFail:
+			b.note("mount %s: nothing is mounted there: left out as nofail says", m.Text)
+		default:
+			return fault.Usage(fmt.Errorf("mount %q: nothing is mounted on %s", shorten(m.Text), m.Target), "leave it out, or add the flag nofail: umount:"+m.Target+":nofail")
 		}
 		return nil
 	case Bind, Tmpfs:
 	default:
 		return fmt.Errorf("mount %q: unknown type %q", shorten(m.Text), m.Type)
+	}
+	if deviceFile(m.Target) && m.isDir() && m.Kind != Missing {
+		return fault.Usage(fmt.Errorf("mount %q: %s is a device, and a directory cannot be mounted on it", shorten(m.Text), m.Target), "mount it elsewhere")
 	}
 	if m.Kind == Missing {
 		b.note("mount %s: the source is missing: left out as nofail says", m.Text)
@@ -180,6 +189,23 @@ func (b *builder) mountAbove(p string) string {
 		}
 	}
 	return ""
+}
+
+// withMounts says whether the host may have something mounted on p: a directory of it
+// is there with all that is mounted below.
+func (b *builder) withMounts(p string) bool {
+	return slices.ContainsFunc(b.Spec.Mounts, func(m specs.Mount) bool {
+		return m.Destination != p && below(p, m.Destination) && slices.Contains(m.Options, "rbind")
+	})
+}
+
+// isFile says whether p, which exists, is known to be no directory. Only the image and
+// the mounts can be asked; what the host has below a mount is not.
+func (b *builder) isFile(p string) bool {
+	if over := b.mountAbove(p); over != "" || slices.ContainsFunc(b.Mountpoints, func(m Mountpoint) bool { return m.Dir && below(m.Path, p) }) {
+		return false
+	}
+	return b.root.Exists(p) && !b.root.Exists(p+"/.")
 }
 
 // exists says whether p will be in the container, as far as can be said: below a

@@ -66,19 +66,52 @@ func TestMountsInOrder(t *testing.T) {
 
 func TestUmounts(t *testing.T) {
 	for in, want := range map[string]string{
-		"umount:/sys/fs/cgroup":                             "/sys/fs/cgroup",
-		"umount:/mnt/a,umount:/mnt/b,umount:/mnt/a/":        "/mnt/a /mnt/b",
-		"umount:/mnt/a,/x:/mnt/a":                           "",
-		"umount:/mnt/a,/x:/mnt/a/b":                         "",
-		"umount:/mnt/a,/x:/mnt":                             "/mnt/a",
-		"/x:/mnt/a,umount:/mnt/a,umount:/mnt/a:x-detach":    "/mnt/a",
-		"/x:/data,umount:/data/sub,umount:/data/other/deep": "/data/sub /data/other/deep",
+		"umount:/sys/fs/cgroup":                              "/sys/fs/cgroup",
+		"/x:/mnt,umount:/mnt/a,umount:/mnt/b,umount:/mnt/a/": "/mnt/a /mnt/b",
+		"/y:/mnt,umount:/mnt/a,/x:/mnt/a":                    "",
+		"/y:/mnt,umount:/mnt/a,/x:/mnt/a/b":                  "",
+		"/y:/mnt,umount:/mnt/a,/x:/mnt":                      "/mnt/a",
+		"umount:/mnt:nofail":                                 "",
+		"/x:/data,umount:/data/sub,umount:/data/other/deep":  "/data/sub /data/other/deep",
 	} {
 		r := run("true")
 		r.Mounts = parse(t, in)
 		if got := strings.Join(build(t, r, debianImage(), ann(), debian()).Umounts, " "); got != want {
 			t.Errorf("%s: %s", in, got)
 		}
+	}
+}
+
+// TestUmountNothing: what is not mounted is named before the kernel says EINVAL.
+func TestUmountNothing(t *testing.T) {
+	for _, in := range []string{"umount:/mnt/a", "umount:/tmp/x", "/x:/mnt/a,umount:/mnt/a,umount:/mnt/a:x-detach", "/x:/mnt:bind,umount:/mnt/a"} {
+		r := run("true")
+		r.Mounts = parse(t, in)
+		_, err := spec.Build(r, debianImage(), ann(), debian())
+		refused(t, err, "nothing is mounted")
+	}
+}
+
+// TestDeviceNodes: a directory cannot be mounted on a device of /dev.
+func TestDeviceNodes(t *testing.T) {
+	r := run("true")
+	r.Mounts = []spec.Mount{{Text: "/x:/dev/null", Type: spec.Bind, Source: "/x", Target: "/dev/null", Kind: spec.Directory}}
+	_, err := spec.Build(r, debianImage(), ann(), debian())
+	refused(t, err, "/dev/null", "directory")
+	r.Mounts[0].Kind = spec.Device
+	build(t, r, debianImage(), ann(), debian())
+}
+
+// TestUmask: the caller's goes in.
+func TestUmask(t *testing.T) {
+	h := ann()
+	if u := build(t, run("true"), debianImage(), h, debian()).Spec.Process.User.Umask; u != nil {
+		t.Errorf("unknown, and it is %o", *u)
+	}
+	mask := uint32(0o027)
+	h.Umask = &mask
+	if u := build(t, run("true"), debianImage(), h, debian()).Spec.Process.User.Umask; u == nil || *u != 0o027 || u == &mask {
+		t.Errorf("umask %v", u)
 	}
 }
 

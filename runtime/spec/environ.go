@@ -94,8 +94,9 @@ func (b *builder) callers() (map[string]string, error) {
 	return caller, nil
 }
 
-// inherit takes over from the caller what export says. Loader settings, languages
-// and names that speak of the host enter only where they are named.
+// inherit takes over from the caller what export says. Loader settings, the language
+// and names that speak of the host enter only where they are named; LC_* enter, but for
+// LC_ALL, which would win over the image's own.
 func (b *builder) inherit(env map[string]variable, caller map[string]string, export Export) {
 	for name, value := range caller {
 		if slurms(name) || export.All && !hostOnly(name) {
@@ -121,10 +122,10 @@ func (b *builder) inherit(env map[string]variable, caller map[string]string, exp
 // hostOnly says whether a variable is of no use or does harm in another root.
 func hostOnly(name string) bool {
 	switch name {
-	case "LANG", "LANGUAGE", "PATH", "HOME", "PWD", "OLDPWD", "_":
+	case "LANG", "LANGUAGE", "LC_ALL", "PATH", "HOME", "PWD", "OLDPWD", "_":
 		return true
 	}
-	return strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "LC_")
+	return strings.HasPrefix(name, "LD_")
 }
 
 // images adds the image's variables, which win.
@@ -147,22 +148,47 @@ func (b *builder) images(env map[string]variable) error {
 
 // asked adds those of --env.
 func (b *builder) asked(env map[string]variable, caller map[string]string) error {
-	for _, entry := range b.r.Env {
-		name, value, assigned := strings.Cut(entry, "=")
-		switch {
-		case name == "":
-			return fault.Usage(fmt.Errorf("env %q: the name is empty", shorten(entry)), "write NAME=VALUE, or NAME for the caller's value")
-		case strings.ContainsRune(entry, 0):
-			return fault.Usage(fmt.Errorf("env %q: it contains a NUL", shorten(name)), "remove it")
-		}
-		if !assigned {
-			if value, assigned = caller[name]; !assigned {
-				continue
-			}
-		}
+	list, err := parseEnv(b.r.Env, func(name string) (string, bool) { v, ok := caller[name]; return v, ok })
+	for _, entry := range list {
+		name, value, _ := strings.Cut(entry, "=")
 		env[name] = variable{value, "--env"}
 	}
-	return nil
+	return err
+}
+
+// ParseEnv reads what --env gave: NAME=VALUE, or NAME for the value in environ, which is
+// the caller's as os.Environ gives it; a name that has none there is left out. The result
+// is NAME=VALUE in the same order.
+func ParseEnv(list, environ []string) ([]string, error) {
+	return parseEnv(list, func(name string) (string, bool) {
+		for _, entry := range environ { // the first counts, as for getenv(3)
+			if value, ok := strings.CutPrefix(entry, name+"="); ok {
+				return value, true
+			}
+		}
+		return "", false
+	})
+}
+
+func parseEnv(list []string, lookup func(name string) (string, bool)) ([]string, error) {
+	var env []string
+	for _, entry := range list {
+		name, _, assigned := strings.Cut(entry, "=")
+		switch {
+		case name == "":
+			return nil, fault.Usage(fmt.Errorf("env %q: the name is empty", shorten(entry)), "write --env=NAME=VALUE, or --env=NAME for the caller's value")
+		case hasControl(name):
+			return nil, fault.Usage(fmt.Errorf("env %q: the name contains a control character", shorten(name)), "remove it")
+		case strings.ContainsRune(entry, 0):
+			return nil, fault.Usage(fmt.Errorf("env %q: it contains a NUL", shorten(name)), "remove it")
+		}
+		if assigned {
+			env = append(env, entry)
+		} else if value, ok := lookup(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env, nil
 }
 
 func checkContainerEnv(name string) error {

@@ -32,7 +32,6 @@ func TestParseExport(t *testing.T) {
 		{`A="it's"`, false, "", "A:it's"},
 		{`NCCL_IB_HCA="mlx5_0:1,mlx5_1:1"`, false, "", "NCCL_IB_HCA:mlx5_0:1,mlx5_1:1"},
 		{`A=x"y,z"`, false, "", `A:x"y,z"`},
-		{`"A=1,2"`, false, "", `"A:1,2"`},
 	} {
 		e, err := spec.ParseExport(c.in)
 		var set []string
@@ -45,6 +44,17 @@ func TestParseExport(t *testing.T) {
 	}
 }
 
+func TestParseEnv(t *testing.T) {
+	got, err := spec.ParseEnv([]string{"A=1", "B", "GONE", "C=", "A=2=3"}, []string{"AB=0", "B=first", "B=second"})
+	if err != nil || strings.Join(got, " ") != "A=1 B=first C= A=2=3" {
+		t.Errorf("%q, %v", got, err)
+	}
+	for _, bad := range []string{"", "=", "=x", "A\nB=1", "A=\x00"} {
+		_, err := spec.ParseEnv([]string{"A=1", bad}, nil)
+		refused(t, err, "env ")
+	}
+}
+
 func TestBadExport(t *testing.T) {
 	for _, c := range []struct{ name, in, names string }{
 		{"empty name", "A,,B", "name is empty"},
@@ -53,6 +63,10 @@ func TestBadExport(t *testing.T) {
 		{"open quotes", "A='x,B", "quotes do not end"},
 		{"NONE in a list", "NONE,A=1", "NONE"},
 		{"NUL", "A=\x00", "NUL"},
+		{"space", "A,B C", "B C"},
+		{"digit", "ALL,1A=2", "1A"},
+		{"quotes around both", `"A=1,2"`, "not the name"},
+		{"semicolon", "ALL;B", "ALL;B"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := spec.ParseExport(c.in)
@@ -81,7 +95,7 @@ func TestEnvironment(t *testing.T) {
 		want string
 	}{
 		{"all", func(*spec.Request) {}, "A=caller B=image C=image E=image SLURM_JOB_ID=7 SPANK_X=1 TWO=a\nb EMPTY= LANGUID=1"},
-		{"dropped", func(*spec.Request) {}, "LD_PRELOAD=(unset) LD_LIBRARY_PATH=(unset) LANGUAGE=(unset) LC_ALL=(unset) LC_TIME=(unset) PWD=(unset) OLDPWD=(unset) _=(unset)"},
+		{"dropped", func(*spec.Request) {}, "LD_PRELOAD=(unset) LD_LIBRARY_PATH=(unset) LANGUAGE=(unset) LC_ALL=(unset) LC_TIME=C PWD=(unset) OLDPWD=(unset) _=(unset)"},
 		{"fixed", func(*spec.Request) {}, "PATH=/usr/local/bin:/usr/bin:/bin HOME=/home/ann TERM=screen LANG=C.UTF-8 USER=ann SHELL=/bin/bash"},
 		{"none", func(r *spec.Request) { r.Export = "NONE" }, "A=(unset) USER=(unset) E=image SLURM_JOB_ID=7 SPANK_X=1 TERM=screen HOME=/home/ann PATH=/usr/local/bin:/usr/bin:/bin"},
 		{"nil", func(r *spec.Request) { r.Export = "NIL" }, "A=(unset) SLURM_JOB_ID=7"},

@@ -45,6 +45,8 @@ func ParseExport(s string) (Export, error) {
 		switch upper := strings.ToUpper(name); {
 		case name == "":
 			return bad("write ALL, NONE or NAME=VALUE,NAME", "a name is empty")
+		case !exportable(name):
+			return bad("write ALL, NONE or NAME=VALUE,NAME; a value with a comma in it goes in quotes", "%q is not the name of a variable", shorten(name))
 		case strings.ContainsRune(word, 0):
 			return bad("remove it", "it contains a NUL")
 		case assigned:
@@ -58,6 +60,13 @@ func ParseExport(s string) (Export, error) {
 		}
 	}
 	return e, nil
+}
+
+// exportable says whether name can be that of a variable: letters, digits and
+// underscores, and what shells put into the names of functions that they export.
+func exportable(name string) bool {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
+	return strings.Trim(name, letters+"0123456789.-%()") == "" && strings.Contains(letters, name[:1])
 }
 
 // splitQuoted splits s at commas outside of quotes.

@@ -54,7 +54,11 @@ func (t tree) ReadFile(name string, limit int64) ([]byte, error) {
 }
 
 func (t tree) Exists(name string) bool {
+	directory := strings.HasSuffix(name, "/.")
 	name = t.real(name)
+	if _, file := t[name]; directory && file {
+		return false
+	}
 	for have := range t {
 		if strings.TrimSuffix(have, "/") == name || strings.HasPrefix(have, name+"/") {
 			return true

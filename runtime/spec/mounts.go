@@ -121,6 +121,9 @@ func parseMount(text, cwd string) (Mount, error) {
 	if err := Reserved(m.Target); err != nil {
 		return m, fmt.Errorf("mount %q: %w", shorten(text), err)
 	}
+	if deviceFile(m.Target) && m.Type != Bind {
+		return bad("leave it out", "%s is a device that every container has", m.Target)
+	}
 	if len(fields) < 3 {
 		return m, m.setFlags(nil)
 	}
@@ -147,17 +150,29 @@ func magic(p string) bool {
 }
 
 // Reserved is the error of mounting on target, an absolute path in the container:
-// its root, /proc and all below, /dev and /sys belong to Gangway.
+// its root, /proc and all below, /dev and /sys, and what of /dev is a link or a
+// terminal, belong to Gangway.
 func Reserved(target string) error {
 	switch target = path.Clean(target); {
 	case target == "/":
 		return fault.Usage(errors.New("the container's root cannot be mounted over"), "to run in a directory of the host give it as --container-image")
 	case below(target, "/proc"):
 		return fault.Usage(fmt.Errorf("%s cannot be mounted over: programs trust /proc", target), "mount it elsewhere")
+	case magic(target), target == "/dev/ptmx", target == "/dev/console", below(target, "/dev/pts"):
+		return fault.Usage(fmt.Errorf("%s cannot be mounted over: it is different in each process or terminal", target), "mount it elsewhere")
 	case target == "/dev", target == "/sys":
 		return fault.Usage(fmt.Errorf("%s itself cannot be mounted over", target), fmt.Sprintf("mount what is needed below it, for example %s/NAME", target))
 	}
 	return nil
+}
+
+// deviceFile says whether target is a device that every container has.
+func deviceFile(target string) bool {
+	switch target {
+	case "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty":
+		return true
+	}
+	return false
 }
 
 // Check asks the host, by stat, what the source is. It sets Kind, which [Build]

@@ -142,6 +142,9 @@ type Twin struct {
 	negative       bool   // the variable says the contrary of Flag
 }
 
+// Negative says whether the variable sets the contrary.
+func (t Twin) Negative() bool { return t.negative }
+
 // Twins returns the table that FromEnviron goes by, for manuals.
 func Twins() []Twin { return slices.Clone(twins) }
 

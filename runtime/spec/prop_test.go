@@ -39,7 +39,7 @@ func checkResult(t rapid.TB, r spec.Request, res *spec.Result) {
 		if !path.IsAbs(m.Destination) || m.Destination != path.Clean(m.Destination) || own == slices.ContainsFunc(m.Options, func(o string) bool { return strings.HasPrefix(o, "x-create=") }) {
 			t.Fatalf("%s", show(m))
 		}
-		if !own && spec.Reserved(m.Destination) != nil {
+		if !own && m.Destination != "/dev/pts" && spec.Reserved(m.Destination) != nil {
 			t.Fatalf("%s over what is Gangway's", show(m))
 		}
 	}

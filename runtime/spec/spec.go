@@ -3,7 +3,7 @@
 // namespaces and every mount, besides the files that the root needs in addition.
 //
 // First call: [Build]. Before it the command turns its flags into a [Request] by
-// [ParseMounts], [ParseName], [ParseUnshare] and [FromEnviron], and asks the host
+// [ParseMounts], [ParseName], [ParseUnshare], [ParseEnv] and [FromEnviron], and asks the host
 // about sources of mounts by [Mount.Check]; after it the caller makes the mount
 // points in the image's tree by [Result.Settle].
 //
@@ -44,6 +44,7 @@ type Host struct {
 	Hostname    string
 	Cwd         string   // absolute
 	Environ     []string // as os.Environ gives it
+	Umask       *uint32  // nil: unknown, the container has that of the process that makes it
 	MemTotal    int64    // bytes that /dev/shm may grow to; 0: the kernel's default
 	Hosts       []byte   // content of /etc/hosts
 	ResolvConf  []byte   // content of /etc/resolv.conf
@@ -85,6 +86,7 @@ type Root interface {
 	// ReadFile returns a file's content. An error wraps fs.ErrNotExist where the
 	// file is not there; a file longer than limit is an error.
 	ReadFile(path string, limit int64) ([]byte, error)
+	// Exists says whether there is something; with a closing "/." only a directory is.
 	Exists(path string) bool
 }
 
