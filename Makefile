@@ -53,7 +53,7 @@ check: race ## gofumpt, vet, go fix, staticcheck, deadcode, race detector
 
 # -short: the full random runs are in "make test"; here the races count.
 race:
-	@if command -v "$$($(GO) env CC)" >/dev/null; then set -x; CGO_ENABLED=1 $(GO) test -race -short $(RACE); \
+	@if command -v "$$($(GO) env CC)" >/dev/null; then set -x; CGO_ENABLED=1 $(GO) test -race -short -timeout 30m $(RACE); \
 	else echo "no C compiler: the race detector did not run"; fi
 
 bench: build ## us and our peers in one run, with ratios

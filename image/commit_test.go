@@ -91,8 +91,11 @@ mkdir -p '.wh.odd'; echo w > .wh.name; mv lib/a moved
 // TestCommitRandom: whatever is done to an overlay, the result is what it showed.
 func TestCommitRandom(t *testing.T) {
 	n := uint64(12)
-	if isLong() {
+	switch {
+	case isLong():
 		n = 150
+	case testing.Short():
+		n = 3
 	}
 	for seed := range n {
 		seed += uint64(time.Now().UnixNano())

@@ -256,8 +256,11 @@ func awaits(t *testing.T, c <-chan struct{}, p *puller) {
 // is whole then, and the next pull finishes what is missing.
 func TestPullKilled(t *testing.T) {
 	kills := 30
-	if isLong() {
+	switch {
+	case isLong():
 		kills = 200
+	case testing.Short():
+		kills = 9
 	}
 	const size = 1_500_000
 	h := newHub(t)

@@ -101,6 +101,9 @@ func TestAddImageTwoInodesOfOneNumber(t *testing.T) {
 
 // TestXattrBomb has an image of some KiB whose attributes are hundreds of MiB.
 func TestXattrBomb(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: 260 MB of attributes, and no second goroutine")
+	}
 	value := bytes.Repeat([]byte{1}, maxXattrValue)
 	var items []wItem
 	for i := range 100 {

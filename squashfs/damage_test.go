@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -167,16 +166,19 @@ func readPart(t *testing.T, r *Reader, at uint64, n int) []byte {
 	return b
 }
 
-// TestFlipped flips a bit of every 19th byte, or of every byte where
-// SQUASHFS_LONG is set. The format has no checksums of its own, so with most
-// compressions content, names, times and the like may come out changed; what must
+// TestFlipped flips a bit of every 19th byte, of every byte where GANGWAY_TEST_LONG
+// is set, of every 397th with -short. The format has no checksums of its own, so with
+// most compressions content, names, times and the like may come out changed; what must
 // hold is that all ends soon, without a panic, and that every error is one of the
 // package's. Blocks that gzip and xz compressed have checksums: a flip there must
 // be noticed, or change nothing.
 func TestFlipped(t *testing.T) {
 	step := 19
-	if os.Getenv("SQUASHFS_LONG") != "" {
+	switch {
+	case wLong():
 		step = 1
+	case testing.Short():
+		step = 397
 	}
 	for name, b := range damageImages(t) {
 		t.Run(name, func(t *testing.T) {

@@ -120,6 +120,9 @@ func TestPeers(t *testing.T) {
 // TestPeersSqfsdiff compares our image with those that mksquashfs and gensquashfs
 // make of the tree.
 func TestPeersSqfsdiff(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: another peer stands for this one")
+	}
 	wNeedRoot(t)
 	src := wPeerTree(t)
 	ours := wDirImage(t, src, WriterOptions{})

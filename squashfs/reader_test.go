@@ -58,6 +58,9 @@ func TestReadsWithEveryOption(t *testing.T) {
 }
 
 func TestReadsTar2sqfs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: another peer stands for this one")
+	}
 	dir := richTree(t, 300_000)
 	needTool(t, "tar2sqfs")
 	needTool(t, "tar")
@@ -83,6 +86,9 @@ func TestReadsTar2sqfs(t *testing.T) {
 }
 
 func TestReadsGensquashfs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: another peer stands for this one")
+	}
 	dir := richTree(t, 300_000)
 	// It takes neither empty attributes nor the root's time and owner.
 	owner := fmt.Sprintf("uid=%d,gid=%d", os.Getuid(), os.Getgid())
