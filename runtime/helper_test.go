@@ -7,7 +7,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -43,27 +42,26 @@ func supervise(args []string) error {
 	return err
 }
 
-// forward is a supervisor on a terminal that hands on what it gets: its argument is a stage.
+// forward is a supervisor on a terminal, its argument is a stage. At SIGUSR2 it hands on the
+// SIGINT that the terminal sent to all, and then SIGUSR1, which arrives after it.
 func forward(args []string) error {
 	c := &Config{
-		Spec: plain([]string{"/bin/bash", "-c", `n=0; trap 'n=$((n+1)); echo INT' INT; echo ready
-			while read -t 0.01 x; [ "$x" != end ]; do :; done; echo count $n`}),
+		// bash may forget a trap while it reads.
+		Spec: plain([]string{"/usr/bin/perl", "-e", `$| = 1; $SIG{INT} = sub { $n++; print "INT\n" }; $SIG{USR1} = sub { print "USR1\n" };
+			print "ready\n"; do { $l = <STDIN> } until $l eq "end\n"; print "count $n\n"`}),
 		Stage: args[0], Root: Root{Dir: "/"},
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 	}
+	signal.Notify(make(chan os.Signal), syscall.SIGINT)
 	got := make(chan os.Signal, 10)
-	signal.Notify(got, syscall.SIGINT)
+	signal.Notify(got, syscall.SIGUSR2)
 	box, err := Prepare(context.Background(), c)
 	if err != nil {
 		return err
 	}
 	go func() {
 		for range got {
-			// Long after the terminal's own has arrived.
-			time.Sleep(100 * time.Millisecond)
-			_ = box.Signal(syscall.SIGINT)
-			time.Sleep(100 * time.Millisecond)
-			fmt.Println("forwarded")
+			_, _ = box.Signal(syscall.SIGINT), box.Signal(syscall.SIGUSR1)
 		}
 	}()
 	if err := box.Start(); err != nil {

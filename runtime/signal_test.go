@@ -145,6 +145,15 @@ func TestTerminalSignal(t *testing.T) {
 	}
 	slave := os.NewFile(fd, "slave")
 	defer slave.Close()
+	// Else the kernel throws away what is being printed, after it has sent the signal.
+	modes, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	modes.Lflag |= unix.NOFLSH
+	if err := unix.IoctlSetTermios(int(slave.Fd()), unix.TCSETS, modes); err != nil {
+		t.Fatal(err)
+	}
 	cmd := again(t, "forwarder", t.TempDir())
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -160,7 +169,10 @@ func TestTerminalSignal(t *testing.T) {
 		if got := line(t, in); !strings.HasSuffix(got, "INT\r") {
 			t.Fatalf("%d: %q", i, got)
 		}
-		if got := line(t, in); got != "forwarded\r" {
+		if err := cmd.Process.Signal(syscall.SIGUSR2); err != nil {
+			t.Fatal(err)
+		}
+		if got := line(t, in); got != "USR1\r" {
 			t.Fatalf("%d: %q", i, got)
 		}
 	}

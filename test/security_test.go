@@ -148,15 +148,15 @@ func testSymlinks(t *testing.T, p *person) {
 		"passwd absolute":  {{name: "etc/passwd", link: canary + "/passwd"}},
 		"passwd relative":  {{name: "etc/passwd", link: up + canary[1:] + "/passwd"}},
 		"files to be made": {{name: "etc/hosts", link: canary + "/new"}, {name: "etc/resolv.conf", link: up + canary[1:] + "/new2"}, {name: "etc/group", link: canary + "/sub/new3"}},
-		"mount targets":    {{name: "m", link: canary}, {name: "n", link: up + canary[1:]}, {name: "work", link: canary + "/made"}},
+		"mount targets":    {{name: "m", link: canary}, {name: "n", link: up + canary[1:]}, {name: "job", link: canary + "/made"}},
 		"tmp":              {{name: "tmp", link: canary + "/tmp"}, {name: "run", link: up + canary[1:] + "/run"}, {name: "home", link: canary}},
 		"chain":            {{name: "etc", link: "a/b"}, {name: "a", link: "c"}, {name: "c/b", link: "/d/.."}, {name: "d", link: canary + "/x/../.."}},
 	}
-	options := []string{"--container-mounts=/usr:/m/usr,/etc/hostname:/n/file,/usr:/m/../" + up + "n/usr2,tmpfs:/work/tmp"}
+	options := []string{"--container-mounts=/usr:/m/usr,/etc/hostname:/n/file,/usr:/m/../" + up + "n/usr2,tmpfs:/job/tmp"}
 	for name, files := range images {
 		for _, rung := range rungs {
 			t.Run(name+" "+rung.name, func(t *testing.T) {
-				image := p.image(t, map[string]any{"WorkingDir": "/work", "Env": []string{"PATH=/bin"}}, craft(t, files...))
+				image := p.image(t, map[string]any{"WorkingDir": "/job", "Env": []string{"PATH=/bin"}}, craft(t, files...))
 				if rung.name == "directory" {
 					file := filepath.Join(p.dir, "home", strings.ReplaceAll(name, " ", "-"))
 					outcomeOf(t, p.command("image", "pull", "-q", image)).want(t, 0, ".?", ".?")
@@ -167,7 +167,7 @@ func testSymlinks(t *testing.T, p *person) {
 					image = file
 				}
 				args := append(append([]string{"run", "-q", "--container-image=" + image}, rung.options...), options...)
-				r := outcomeOf(t, rung.in.within(t, p.command(append(args, "--", "sh", "-c", "for f in /etc/passwd /etc/hosts /etc/new /work/x /tmp/x /run/x; do echo evil >> $f; done 2>/dev/null; echo ran")...)))
+				r := outcomeOf(t, rung.in.within(t, p.command(append(args, "--", "sh", "-c", "for f in /etc/passwd /etc/hosts /etc/new /job/x /tmp/x /run/x; do echo evil >> $f; done 2>/dev/null; echo ran")...)))
 				if r.code != 0 && r.code != 125 || r.code == 0 && r.out != "ran\n" || r.code == 125 && !strings.Contains(r.err, "gangway: error: ") {
 					t.Errorf("%+v", r)
 				}
