@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"os"
@@ -45,13 +46,16 @@ func supervise(args []string) error {
 // forward is a supervisor on a terminal, its argument is a stage. At SIGUSR2 it hands on the
 // SIGINT that the terminal sent to all, and then SIGUSR1, which arrives after it.
 func forward(args []string) error {
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
 	c := &Config{
-		// bash may forget a trap while it reads.
-		Spec: plain([]string{"/usr/bin/perl", "-e", `$| = 1; $SIG{INT} = sub { $n++; print "INT\n" }; $SIG{USR1} = sub { print "USR1\n" };
-			print "ready\n"; do { $l = <STDIN> } until $l eq "end\n"; print "count $n\n"`}),
+		Spec: plain([]string{"/proc/self/fd/3"}), Pass: []*os.File{self},
 		Stage: args[0], Root: Root{Dir: "/"},
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 	}
+	c.Spec.Process.Env = append(c.Spec.Process.Env, helperVariable+"=counter")
 	signal.Notify(make(chan os.Signal), syscall.SIGINT)
 	got := make(chan os.Signal, 10)
 	signal.Notify(got, syscall.SIGUSR2)
@@ -69,4 +73,29 @@ func forward(args []string) error {
 	}
 	_, err = box.Wait()
 	return err
+}
+
+// counter counts the SIGINTs that it gets until a line is typed. A shell will not do:
+// those at hand forget a trap now and then while they read.
+func counter() error {
+	n := 0
+	got, end := make(chan os.Signal, 10), make(chan error)
+	signal.Notify(got, syscall.SIGINT, syscall.SIGUSR1)
+	fmt.Println("ready")
+	go func() {
+		_, err := bufio.NewReader(os.Stdin).ReadString('\n')
+		end <- err
+	}()
+	for {
+		select {
+		case s := <-got:
+			if s == syscall.SIGINT {
+				n++
+			}
+			fmt.Println(s)
+		case err := <-end:
+			fmt.Println("count", n)
+			return err
+		}
+	}
 }

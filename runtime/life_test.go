@@ -28,6 +28,8 @@ func helper(part string, args []string) error {
 		return supervise(args)
 	case "forwarder":
 		return forward(args)
+	case "counter":
+		return counter()
 	case "no namespaces":
 		return runWithoutNamespaces(args)
 	case "filtered":
