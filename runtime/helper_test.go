@@ -3,6 +3,7 @@ package runtime
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -29,7 +30,7 @@ func supervise(args []string) error {
 	c.Spec.Mounts = append([]specs.Mount{{Destination: "/usr", Type: "bind", Source: "/usr", Options: []string{"ro"}}}, c.Spec.Mounts...)
 	if !pidns {
 		c.Spec.Linux.Namespaces = nil
-		c.Spec.Mounts = append(c.Spec.Mounts[:1:1], specs.Mount{Destination: "/proc", Type: "bind", Source: "/proc"})
+		c.Spec.Mounts[1] = specs.Mount{Destination: "/proc", Type: "bind", Source: "/proc"}
 	}
 	box, err := Prepare(context.Background(), c)
 	if err != nil {
@@ -39,8 +40,12 @@ func supervise(args []string) error {
 	if err := box.Start(); err != nil {
 		return err
 	}
-	_, err = box.Wait()
-	return err
+	joined := "setsid sleep 1002 & echo joined; exec sleep 1003"
+	if _, err := box.Join(context.Background(), JoinProcess{Args: []string{"/bin/sh", "-c", joined}, Env: c.Spec.Process.Env, Stdout: os.Stdout}); err != nil {
+		return err
+	}
+	status, err := box.Wait()
+	return errors.Join(fmt.Errorf("the container ended: %+v", status), err)
 }
 
 // forward is a supervisor on a terminal, its argument is a stage. At SIGUSR2 it hands on the
@@ -56,7 +61,7 @@ func forward(args []string) error {
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 	}
 	c.Spec.Process.Env = append(c.Spec.Process.Env, helperVariable+"=counter")
-	signal.Notify(make(chan os.Signal), syscall.SIGINT)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT)
 	got := make(chan os.Signal, 10)
 	signal.Notify(got, syscall.SIGUSR2)
 	box, err := Prepare(context.Background(), c)
