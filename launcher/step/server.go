@@ -183,7 +183,15 @@ func (s *server) answer(ctx context.Context, c *net.UnixConn, answered func()) e
 	}
 	answered()
 	s.wg.Go(func() { follow(c, p) })
+	done := make(chan struct{})
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		tellStops(c, p, done)
+	}()
 	status, err := p.Wait()
+	close(done)
+	<-told // two messages at a time would be none
 	if err != nil {
 		return err
 	}
@@ -225,6 +233,18 @@ func follow(c *net.UnixConn, p *runtime.Process) {
 		}
 		if m.Signal > 0 && m.Signal <= 64 {
 			_ = p.Signal(syscall.Signal(m.Signal))
+		}
+	}
+}
+
+// tellStops tells whoever asked of stops, until done.
+func tellStops(c *net.UnixConn, p *runtime.Process, done <-chan struct{}) {
+	for {
+		select {
+		case sig := <-p.Stopped():
+			_ = send(c, execReply{Stopped: int(sig)}) // if he is gone, nobody wants to know
+		case <-done:
+			return
 		}
 	}
 }
