@@ -131,8 +131,20 @@ func (k *kills) kill(t *testing.T, victim string, when time.Duration, writable, 
 		joined := k.join(t, cmd.Process.Pid)
 		defer func() { _ = joined.Wait() }() // it was killed
 	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	var err error
 	moment := time.Now().Add(when)
-	for {
+	var deadline time.Time
+	// Again until it has ended: what was hit may have been one of the supervisor's children
+	// that only try something.
+	for waiting := true; waiting; {
+		select {
+		case err = <-ended:
+			waiting = false
+			continue
+		default:
+		}
 		pids := k.processes(t)
 		target := 0
 		for pid, p := range pids {
@@ -158,11 +170,9 @@ func (k *kills) kill(t *testing.T, victim string, when time.Duration, writable, 
 			if err := syscall.Kill(target, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 				t.Fatal(err)
 			}
-			break
+			deadline = time.Now().Add(time.Second)
 		}
 	}
-	deadline := time.Now().Add(time.Second)
-	err := cmd.Wait()
 	if err == nil {
 		t.Fatal("the run succeeded though it was killed")
 	}
