@@ -1,0 +1,416 @@
+package sched
+
+import (
+	"slices"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+)
+
+// conservative gives every job that may start a place: now if there is one, or else the
+// earliest that delays no other's. Jobs are looked at in their order.
+func (s *Scheduler) conservative() {
+	s.review()
+	s.startDue()
+	for round := 0; ; round++ {
+		grown, arrivals := s.takeGrown(), s.takeArrivals()
+		if len(grown) == 0 && len(arrivals) == 0 {
+			break
+		}
+		s.fill(grown, arrivals, round)
+	}
+}
+
+// review drops plans that are no longer allowed, and has another look at jobs that had no
+// place.
+func (s *Scheduler) review() {
+	if s.recheck {
+		s.recheck = false
+		s.retry = true
+		for i, r := range s.jobs {
+			if r.plan != nil && !s.allowed(r) {
+				s.breach(i, "its partition or the nodes have changed")
+			}
+		}
+	}
+	if s.retry || s.anew {
+		s.retry = false
+		for _, r := range s.jobs {
+			if r.queued && r.plan == nil {
+				s.arrivals = append(s.arrivals, r.id)
+			}
+		}
+	}
+	if s.anew {
+		s.anew = false
+		s.replan(key{}, true)
+	}
+}
+
+// allowed says whether a job may still have what is planned for it.
+func (s *Scheduler) allowed(r *record) bool {
+	if !s.parts[r.plan.part].starts() {
+		return false
+	}
+	c := s.classes[r.class]
+	for k := range r.plan.picks {
+		n := s.nodes[r.plan.picks[k].node]
+		if !n.open() || !slices.ContainsFunc(c.options, func(o option) bool {
+			return o.part == r.plan.part && slices.ContainsFunc(o.cells, func(x need) bool { return x.cell == n.place.cell && x.v == r.plan.picks[k].v })
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// startDue starts the jobs whose time has come.
+func (s *Scheduler) startDue() {
+	var ids []job.ID
+	for len(s.due) > 0 && s.due[0].t <= s.now {
+		t := s.due.pop()
+		if r := s.record(t.id); r != nil && r.plan != nil && r.plan.start == t.t {
+			ids = append(ids, t.id)
+		}
+	}
+	s.sortByKey(ids)
+	for _, id := range slices.Compact(ids) {
+		i := s.index(id)
+		if r := s.jobs[i]; r.plan == nil || s.tryStart(i) || s.startPlanned(i) {
+			continue
+		}
+		s.breach(i, s.obstacle(s.jobs[i]))
+	}
+}
+
+// startPlanned starts a job just where it was planned.
+func (s *Scheduler) startPlanned(i int) bool {
+	r := s.jobs[i]
+	p := r.plan
+	for k := range p.picks {
+		if n := s.nodes[p.picks[k].node]; !n.open() || !n.free.holds(&p.picks[k].v) {
+			return false
+		}
+	}
+	c := s.classes[r.class]
+	for x := range c.options {
+		if c.options[x].part == p.part {
+			s.launch(i, &c.options[x], p.picks, p.end.Sub(p.start))
+			return true
+		}
+	}
+	return false
+}
+
+// obstacle is why a job cannot start when it was to.
+func (s *Scheduler) obstacle(r *record) string {
+	for k := range r.plan.picks {
+		for _, id := range s.nodes[r.plan.picks[k].node].runs {
+			if o := s.record(id); o.start.Add(max(1, o.limit)) <= s.now {
+				return "job " + id.String() + " is over its limit"
+			}
+		}
+	}
+	return "what was planned for it is not free"
+}
+
+func (s *Scheduler) sortByKey(ids []job.ID) {
+	slices.SortFunc(ids, func(a, b job.ID) int { return s.record(a).key.compare(s.record(b).key) })
+}
+
+func (s *Scheduler) takeGrown() []int32 {
+	grown := s.grown
+	s.grown = nil
+	slices.Sort(grown)
+	return slices.Compact(grown)
+}
+
+// takeArrivals returns the jobs that have no plan, or look for a better one, in order.
+func (s *Scheduler) takeArrivals() []job.ID {
+	if len(s.arrivals) == 0 {
+		return nil
+	}
+	ids := slices.DeleteFunc(s.arrivals, func(id job.ID) bool { r := s.record(id); return r == nil || !r.queued })
+	s.arrivals = nil
+	if len(ids) > 1 {
+		s.sortByKey(ids)
+	}
+	return slices.Compact(ids)
+}
+
+// fill gives what nodes have more to jobs that can start on them now, and a place to jobs
+// that have none. Jobs that were planned on these nodes may get an earlier place.
+func (s *Scheduler) fill(grown []int32, arrivals []job.ID, round int) {
+	f := filling{s: s, grown: grown, round: round}
+	f.jobs = arrivals
+	if len(grown) > 0 {
+		f.addHolders()
+		f.addClasses()
+	}
+	for {
+		id, ok := f.next()
+		if !ok {
+			return
+		}
+		i := s.index(id)
+		r := s.jobs[i]
+		if !r.queued {
+			continue
+		}
+		if r.plan == nil && f.outranks(r) {
+			s.replan(r.key, false)
+			continue
+		}
+		if s.tryStart(i) {
+			continue
+		}
+		switch {
+		case r.plan == nil && r.promise == job.Never && r.breach == "" && round > 0:
+		case r.plan == nil:
+			s.promise(i)
+		case f.improved < maxImproved:
+			f.improved++
+			s.promise(i)
+		}
+	}
+}
+
+// maxImproved is how many promises are looked at again after one event.
+const maxImproved = 256
+
+// filling is one round of fill.
+type filling struct {
+	s        *Scheduler
+	grown    []int32
+	round    int
+	jobs     []job.ID // in order: arrivals and holders
+	classes  []reach
+	improved int
+	last     key // of the last job that is planned, if known
+	known    bool
+}
+
+// reach is for how long the grown nodes are free now for a class.
+type reach struct {
+	class int32
+	limit job.Duration
+	next  entry
+	tries int
+}
+
+// addHolders adds jobs that are planned on a grown node and that would fit there now, and
+// some of the others.
+func (f *filling) addHolders() {
+	s := f.s
+	seen := map[job.ID]bool{}
+	later := 0
+	for _, x := range f.grown {
+		for h, t := range s.nodes[x].holds {
+			if t.t <= s.now || seen[t.id] {
+				continue
+			}
+			r := s.record(t.id)
+			if s.fitsNow(r, x) {
+				seen[t.id] = true
+				f.jobs = append(f.jobs, t.id)
+			} else if h < 4 && f.round == 0 && later < maxImproved {
+				later++
+				seen[t.id] = true
+				f.jobs = append(f.jobs, t.id)
+			}
+		}
+	}
+	s.sortByKey(f.jobs)
+	f.jobs = slices.Compact(f.jobs)
+}
+
+// fitsNow says whether a job would fit on a node from now on if it were not planned there.
+func (s *Scheduler) fitsNow(r *record, x int32) bool {
+	n := s.nodes[x]
+	c := s.classes[r.class]
+	for i := range c.options {
+		o := &c.options[i]
+		d := s.limitIn(r.spec, o.part)
+		if r.spec.TimeMin > 0 {
+			d = min(d, r.spec.TimeMin)
+		}
+		end := s.now.Add(d)
+		for k := range o.cells {
+			if o.cells[k].cell != n.place.cell || !n.free.holds(&o.cells[k].v) {
+				continue
+			}
+			fits := true
+			for j := n.line.at(s.now); fits && j < len(n.line) && n.line[j].t < end; j++ {
+				free := n.line[j].free
+				if st := n.line[j].t; st >= r.plan.start && st < r.plan.end {
+					for y := range r.plan.picks {
+						if r.plan.picks[y].node == x {
+							free.add(&r.plan.picks[y].v)
+						}
+					}
+				}
+				fits = free.holds(&o.cells[k].v)
+			}
+			if fits {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// addClasses finds for each class the first job that is short enough for the grown nodes.
+func (f *filling) addClasses() {
+	s := f.s
+	for i, c := range s.classes {
+		if c.queue.n == 0 {
+			continue
+		}
+		limit := job.Duration(0)
+		for x := range c.options {
+			o := &c.options[x]
+			for k := range o.cells {
+				for _, g := range f.grown {
+					n := s.nodes[g]
+					if n.place.cell == o.cells[k].cell && n.free.holds(&o.cells[k].v) && !o.excludes(g) {
+						limit = max(limit, n.line.free(&o.cells[k].v, s.now))
+					}
+				}
+			}
+			if limit > 0 && o.nodes > 1 {
+				limit = min(limit, s.reachOf(o))
+			}
+		}
+		if limit <= 0 {
+			continue
+		}
+		if e, ok := c.queue.after(key{}, true, limit); ok {
+			f.classes = append(f.classes, reach{int32(i), limit, e, 0})
+		}
+	}
+}
+
+// reachOf is for how long as many nodes are free now as an option needs.
+func (s *Scheduler) reachOf(o *option) job.Duration {
+	cands := s.gather(o, 1)
+	if len(cands) < o.nodes {
+		return 0
+	}
+	free := make([]job.Duration, len(cands))
+	for i, c := range cands {
+		free[i] = s.nodes[c.node].line.free(&o.cells[c.cell].v, s.now)
+	}
+	slices.Sort(free)
+	return free[len(free)-o.nodes]
+}
+
+// next is the job that is looked at next: the first of all.
+func (f *filling) next() (job.ID, bool) {
+	best := -1
+	for i := range f.classes {
+		if best < 0 || f.classes[i].next.compare(f.classes[best].next.key) < 0 {
+			best = i
+		}
+	}
+	if len(f.jobs) > 0 {
+		r := f.s.record(f.jobs[0])
+		if best < 0 || r.key.compare(f.classes[best].next.key) <= 0 {
+			f.jobs = f.jobs[1:]
+			return r.id, true
+		}
+	}
+	if best < 0 {
+		return 0, false
+	}
+	c := &f.classes[best]
+	id := c.next.id
+	if f.tried(c) {
+		f.classes = slices.Delete(f.classes, best, best+1)
+	}
+	return id, true
+}
+
+// maxTries is how many jobs of a class are tried on the same nodes.
+const maxTries = 64
+
+// tried moves a class on to its next job. It is true if there is none.
+func (f *filling) tried(c *reach) bool {
+	c.tries++
+	e, ok := f.s.classes[c.class].queue.after(c.next.key, false, c.limit)
+	c.next = e
+	return !ok || c.tries >= maxTries
+}
+
+// outranks says whether a job without a plan is before one that has one.
+func (f *filling) outranks(r *record) bool {
+	if !f.known {
+		f.known = true
+		for _, c := range f.s.classes {
+			if n := len(c.queue.blocks); n > 0 {
+				last := c.queue.blocks[n-1].entries
+				if k := last[len(last)-1].key; f.last.id == 0 || f.last.compare(k) < 0 {
+					f.last = k
+				}
+			}
+		}
+	}
+	if f.last.id == 0 || r.key.compare(f.last) >= 0 {
+		return false
+	}
+	return f.s.behind(r.key)
+}
+
+// behind says whether a job after k has a plan.
+func (s *Scheduler) behind(k key) bool {
+	for _, c := range s.classes {
+		b, i, _ := c.queue.find(k)
+		for ; b < len(c.queue.blocks); b, i = b+1, 0 {
+			for _, e := range c.queue.blocks[b].entries[i:] {
+				if e.key != k && s.record(e.id).plan != nil {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// replan plans the jobs from k on anew, in their order: one with a higher priority has
+// come, or lost its place.
+func (s *Scheduler) replan(k key, all bool) {
+	var ids []job.ID
+	for _, c := range s.classes {
+		b, i := 0, 0
+		if !all {
+			b, i, _ = c.queue.find(k)
+		}
+		for ; b < len(c.queue.blocks); b, i = b+1, 0 {
+			for _, e := range c.queue.blocks[b].entries[i:] {
+				ids = append(ids, e.id)
+			}
+		}
+	}
+	s.sortByKey(ids)
+	why := "everything was planned anew"
+	if !all {
+		why = "job " + k.id.String() + " comes before it"
+	}
+	drop := job.Promised{At: s.now}
+	for _, id := range ids {
+		i := s.index(id)
+		if s.jobs[i].plan != nil {
+			if s.jobs[i].breach == "" {
+				s.ownJob(i).breach = why
+			}
+			s.unplan(i, false)
+			drop.Starts = append(drop.Starts, job.Promise{ID: id})
+		}
+	}
+	if len(drop.Starts) > 0 {
+		s.note(drop)
+	}
+	for _, id := range ids {
+		i := s.index(id)
+		s.promiseAt(i, s.earliest(s.jobs[i], s.now))
+	}
+	s.startDue()
+}

@@ -1,0 +1,320 @@
+package sched
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+)
+
+// earliest finds when and where a job with that limit could start at the earliest, not
+// before from, with what runs and what is planned as it is. Its start is job.Never if it
+// cannot, as things are.
+func (s *Scheduler) earliest(r *record, from job.Time) placement {
+	best := placement{start: job.Never}
+	c := s.classes[r.class]
+	for i := range c.options {
+		o := &c.options[i]
+		d := s.limitIn(r.spec, o.part)
+		if !s.parts[o.part].starts() {
+			continue
+		}
+		for at := from; at < best.start; {
+			p := s.earliestIn(c, o, at, d, best.start)
+			if p.start >= best.start {
+				break
+			}
+			if l := s.licensed(r.spec, p.start, d); l > p.start {
+				at = l
+				continue
+			}
+			best = p
+			break
+		}
+	}
+	return best
+}
+
+// earliestIn is earliest for one option, and nodes alone, if it is before limit.
+func (s *Scheduler) earliestIn(c *class, o *option, from job.Time, d job.Duration, before job.Time) placement {
+	p := placement{option: o, start: before, limit: d}
+	if o.nodes == 1 && len(o.must) <= 1 && len(o.counts) == 0 && c.spec.Topology.Segment == 0 && !c.spec.Topology.Block {
+		for x := range o.cells {
+			n := &o.cells[x]
+			lo, hi := int32(0), int32(len(s.cells[n.cell].nodes))
+			if len(o.must) == 1 {
+				at := s.nodes[o.must[0]].place
+				if at.cell != n.cell {
+					continue
+				}
+				lo, hi = at.pos, at.pos+1
+			}
+			if t, pos := s.earliestNode(o, n, lo, hi, from, d, p.start); pos >= 0 {
+				p.start, p.picks = t, append(p.picks[:0], pick{s.cells[n.cell].nodes[pos], n.v})
+			}
+		}
+		return p
+	}
+	g := gang{s: s, c: c, o: o, from: from, d: d, last: before}
+	if t, chosen := g.find(); t < before {
+		p.start, p.picks = t, s.picks(o, chosen)
+	}
+	return p
+}
+
+// gang is a search for the earliest time at which several nodes are free.
+type gang struct {
+	s       *Scheduler
+	c       *class
+	o       *option
+	from    job.Time
+	d       job.Duration
+	last    job.Time // later ones are of no interest
+	meter   meter
+	windows []window
+}
+
+// window is a span of time in which a node is free.
+type window struct {
+	a, b job.Time
+	cand
+}
+
+// find bounds the time from above by when enough nodes are free for ever, and then looks
+// through all windows before that.
+func (g *gang) find() (job.Time, []cand) {
+	g.meter = newMeter(g.s, g.c, g.o)
+	limit := g.last
+	if len(g.o.must) == 0 && len(g.o.counts) == 0 && !g.c.spec.Contiguous {
+		forever := g.forever()
+		if forever == job.Never {
+			return job.Never, nil
+		}
+		limit = min(limit, forever)
+	}
+	for x := range g.o.cells {
+		n := &g.o.cells[x]
+		cell := g.s.ownCell(n.cell)
+		g.collect(x, cell, g.s.tree(cell, &n.v), 1, 0, int32(g.s.tree(cell, &n.v).size), limit)
+	}
+	slices.SortFunc(g.windows, func(a, b window) int {
+		if a.a != b.a {
+			return cmp.Compare(a.a, b.a)
+		}
+		return cmp.Compare(g.s.net.order[a.node], g.s.net.order[b.node])
+	})
+	return g.sweep()
+}
+
+// collect gathers the windows that begin up to last.
+func (g *gang) collect(x int, c *cell, t *tree, i int, lo, hi int32, last job.Time) {
+	if at := t.at[i][lengthClass(g.d)]; at == job.Never || at > last {
+		return
+	}
+	if hi-lo > 1 {
+		m := (lo + hi) / 2
+		g.collect(x, c, t, 2*i, lo, m, last)
+		g.collect(x, c, t, 2*i+1, m, hi, last)
+		return
+	}
+	node := c.nodes[lo]
+	if g.o.excludes(node) {
+		return
+	}
+	g.s.nodes[node].line.windows(&t.need, g.from, last, g.d, func(a, b job.Time) {
+		g.windows = append(g.windows, window{a, b, cand{node, int16(x)}})
+	})
+}
+
+// sweep goes through the windows by their start until those that are open are enough.
+func (g *gang) sweep() (job.Time, []cand) {
+	g.meter.reset()
+	var ends timers // of windows, by when a job of that length has to have begun
+	gone := make([]bool, len(g.windows))
+	for i := 0; i < len(g.windows); {
+		t := g.windows[i].a
+		for ; i < len(g.windows) && g.windows[i].a == t; i++ {
+			g.meter.add(g.windows[i].node, 1)
+			if b := g.windows[i].b; b != job.Never {
+				ends.push(timer{b.Add(-g.d), job.ID(i)})
+			}
+		}
+		for len(ends) > 0 && ends[0].t < t {
+			w := ends.pop().id
+			gone[w] = true
+			g.meter.add(g.windows[w].node, -1)
+		}
+		if !g.meter.ok() {
+			continue
+		}
+		var open []cand
+		for w := range i {
+			if !gone[w] {
+				open = append(open, g.windows[w].cand)
+			}
+		}
+		g.s.sortCands(open)
+		if chosen, ok := g.s.choose(g.c, g.o, open, g.o.nodes); ok {
+			return t, chosen
+		}
+	}
+	return job.Never, nil
+}
+
+// branch is a part of a tree in a search, best first.
+type branch struct {
+	at     job.Time
+	x      int32 // cell
+	i      int32 // in the tree
+	lo, hi int32
+}
+
+// forever is when enough nodes are free and stay so, but for what is not planned yet.
+func (g *gang) forever() job.Time {
+	g.meter.reset()
+	var heap branches
+	trees := make([]*tree, len(g.o.cells))
+	for x := range g.o.cells {
+		n := &g.o.cells[x]
+		trees[x] = g.s.tree(g.s.ownCell(n.cell), &n.v)
+		heap.push(branch{trees[x].at[1][lengths-1], int32(x), 1, 0, int32(trees[x].size)})
+	}
+	for len(heap) > 0 {
+		b := heap.pop()
+		if b.at == job.Never {
+			break
+		}
+		if b.hi-b.lo == 1 {
+			node := g.s.cells[g.o.cells[b.x].cell].nodes[b.lo]
+			if g.o.excludes(node) {
+				continue
+			}
+			g.meter.add(node, 1)
+			if g.meter.ok() {
+				return max(b.at, g.from)
+			}
+			continue
+		}
+		m, at := (b.lo+b.hi)/2, trees[b.x].at
+		heap.push(branch{at[2*b.i][lengths-1], b.x, 2 * b.i, b.lo, m})
+		heap.push(branch{at[2*b.i+1][lengths-1], b.x, 2*b.i + 1, m, b.hi})
+	}
+	return job.Never
+}
+
+// branches is a heap, the earliest first.
+type branches []branch
+
+func (h *branches) push(b branch) {
+	*h = append(*h, b)
+	s := *h
+	i := len(s) - 1
+	for i > 0 {
+		p := (i - 1) / 2
+		if s[p].at <= b.at {
+			break
+		}
+		s[i] = s[p]
+		i = p
+	}
+	s[i] = b
+}
+
+func (h *branches) pop() branch {
+	s := *h
+	top, last := s[0], s[len(s)-1]
+	s = s[:len(s)-1]
+	*h = s
+	if len(s) == 0 {
+		return top
+	}
+	i := 0
+	for {
+		c := 2*i + 1
+		if c >= len(s) {
+			break
+		}
+		if c+1 < len(s) && s[c+1].at < s[c].at {
+			c++
+		}
+		if s[c].at >= last.at {
+			break
+		}
+		s[i] = s[c]
+		i = c
+	}
+	s[i] = last
+	return top
+}
+
+// meter counts nodes until they may be enough for a class: there are enough of them, and
+// near enough to each other. What it does not count, choose decides.
+type meter struct {
+	s       *Scheduler
+	nodes   int
+	total   int
+	group   []int32 // by node: what is counted together; nil: all
+	seg     int     // of a group only multiples of this count; 0: see largest
+	largest int     // the so many largest groups are enough; 0: all of them
+	count   []int32 // by group
+	whole   int     // with seg: the sum
+	top     int32   // with largest 1: the largest one
+}
+
+func newMeter(s *Scheduler, c *class, o *option) meter {
+	m := meter{s: s, nodes: o.nodes}
+	topo := c.topology()
+	switch {
+	case len(o.must) > 0 || len(o.counts) > 0:
+	case topo.Segment > 0 || topo.Block:
+		m.group, m.seg, m.count = s.net.block, max(1, topo.Segment), make([]int32, s.net.blocks)
+	case topo.Required > 0:
+		level := min(topo.Required, s.net.levels) - 1
+		m.group, m.largest, m.count = s.net.domain[level], 1, make([]int32, s.net.count[level])
+	case topo.Switches > 0:
+		m.group, m.largest, m.count = s.net.domain[0], topo.Switches, make([]int32, s.net.count[0])
+	}
+	return m
+}
+
+func (m *meter) reset() {
+	m.total, m.whole, m.top = 0, 0, 0
+	clear(m.count)
+}
+
+func (m *meter) add(node int32, by int32) {
+	m.total += int(by)
+	if m.group == nil {
+		return
+	}
+	g := m.group[node]
+	if g < 0 {
+		return
+	}
+	before := m.count[g]
+	m.count[g] += by
+	if m.seg > 0 {
+		m.whole += int(m.count[g])/m.seg*m.seg - int(before)/m.seg*m.seg
+	}
+	m.top = max(m.top, m.count[g])
+}
+
+func (m *meter) ok() bool {
+	switch {
+	case m.total < m.nodes:
+		return false
+	case m.group == nil:
+		return true
+	case m.seg > 0:
+		return m.whole >= m.nodes
+	case m.largest == 1 && int(m.top) < m.nodes:
+		return false
+	}
+	top := slices.Clone(m.count)
+	slices.Sort(top)
+	sum := 0
+	for _, n := range top[max(0, len(top)-m.largest):] {
+		sum += int(n)
+	}
+	return sum >= m.nodes
+}
