@@ -11,6 +11,9 @@ import (
 // it was; the error says why and, where there is one, the nearest thing that could be.
 func (s *Scheduler) Apply(e job.Event) error {
 	at, known := timeOf(e)
+	if at == 0 {
+		at = 1 // 0 is not known
+	}
 	switch {
 	case !known:
 		return &Refused{Event: fmt.Sprintf("apply %T", e), Why: "it is no event of package job"}
@@ -55,13 +58,16 @@ func (s *Scheduler) apply(e job.Event, at job.Time) error {
 		s.refresh()
 	}
 	s.advance(at, decision)
+	if decision {
+		s.review()
+	}
 	err := s.dispatch(e)
 	if err != nil {
 		s.now = was
 		return err
 	}
 	if decision {
-		s.grown, s.arrivals = s.grown[:0], s.arrivals[:0]
+		s.grown, s.arrivals, s.retry, s.anew, s.regrow = s.grown[:0], s.arrivals[:0], false, false, false
 		if p, ok := e.(job.Promised); ok && (len(p.Starts) == 0 || p.Starts[0].Start != 0) {
 			for _, x := range p.Starts {
 				s.hash = hashPromise(s.hash, x.ID, x.Start)
@@ -182,7 +188,8 @@ func (s *Scheduler) configure(e job.Configured) error {
 	s.setLicenses(c.Licenses)
 	s.stale = true
 	s.reorder()
-	s.anew = true
+	s.anew = s.planned > 0
+	s.retry = true
 	return nil
 }
 

@@ -251,9 +251,11 @@ func (s *Scheduler) touch(c *cell, n *node) {
 	if len(c.trees) == 0 {
 		return
 	}
-	if last := len(c.change) - 1; last < 0 || c.change[last] != n.place.pos {
-		c.change = append(c.change, n.place.pos)
+	last := len(c.change) - 1
+	if last >= 0 && c.change[last] == n.place.pos && c.trees[0].changes <= last {
+		return // the first tree is the one that was used last
 	}
+	c.change = append(c.change, n.place.pos)
 	if len(c.change) > 4*len(c.nodes)+1024 {
 		c.trees, c.change = nil, nil
 	}

@@ -12,6 +12,7 @@ func (s *Scheduler) Decide(now job.Time) []job.Event {
 	s.refresh()
 	s.advance(max(now, s.now), true)
 	s.out = nil
+	s.review()
 	s.settle()
 	switch s.config.Backfill {
 	case job.EASY, job.None:
@@ -239,6 +240,9 @@ func (s *Scheduler) launch(i int, o *option, picks []pick, d job.Duration) {
 	r := s.jobs[i]
 	alloc := s.allocate(r, o, picks, d)
 	e := job.Started{At: s.now, ID: r.id, Attempt: r.attempt + 1, Allocation: *alloc}
+	if r.breach != "" && r.promise != 0 && s.now > r.promise {
+		s.note(job.Promised{At: s.now, Broken: []job.Breach{{ID: r.id, Was: r.promise, Now: s.now, Why: r.breach}}})
+	}
 	s.unplan(i, true)
 	s.start(i, alloc, picks, s.takesLicenses(r.spec, s.now, d), e.Attempt)
 	s.note(e)
@@ -258,6 +262,9 @@ func (s *Scheduler) promise(i int) {
 		if p.start >= old.start {
 			return
 		}
+	}
+	if p.start == job.Never && r.promise == job.Never && r.breach == "" {
+		return
 	}
 	s.promiseAt(i, p)
 }
@@ -297,6 +304,16 @@ func (s *Scheduler) keepPlan(i int, p placement) {
 	})
 }
 
+// dropDue drops what was planned to start by now: what of it could start has started.
+func (s *Scheduler) dropDue() {
+	for len(s.due) > 0 && s.due[0].t <= s.now {
+		t := s.due.pop()
+		if i, ok := s.find(t.id); ok && s.jobs[i].plan != nil && s.jobs[i].plan.start == t.t {
+			s.breach(i, s.obstacle(s.jobs[i]))
+		}
+	}
+}
+
 // replayPromise carries out logged promises, one after the other.
 func (s *Scheduler) replayPromise(e job.Promised) error {
 	for _, x := range e.Starts {
@@ -309,6 +326,9 @@ func (s *Scheduler) replayPromise(e job.Promised) error {
 	}
 	s.refresh()
 	was := s.Fork()
+	if len(e.Starts) > 0 && e.Starts[0].Start != 0 {
+		s.dropDue()
+	}
 	for _, x := range e.Starts {
 		i := s.index(x.ID)
 		s.unplan(i, true)

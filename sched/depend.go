@@ -226,11 +226,15 @@ func (s *Scheduler) consider(i int) {
 		r.eligible = max(s.now, r.spec.Begin)
 	}
 	r.key = s.keyOf(r)
+	if t := r.spec.Topology; t.Switches > 0 && t.Wait < job.Forever && !r.soft {
+		if until := r.eligible.Add(t.Wait); until > s.now {
+			s.wake.push(timer{until, r.id})
+		} else {
+			r.soft, r.class = true, s.classOf(r.spec, true)
+		}
+	}
 	s.enqueue(r)
 	s.arrivals = append(s.arrivals, r.id)
-	if t := r.spec.Topology; t.Switches > 0 && t.Wait < job.Forever && !r.soft {
-		s.wake.push(timer{r.eligible.Add(t.Wait), r.id})
-	}
 }
 
 func (s *Scheduler) enqueue(r *record) {

@@ -9,7 +9,7 @@ import (
 // conservative gives every job that may start a place: now if there is one, or else the
 // earliest that delays no other's. Jobs are looked at in their order.
 func (s *Scheduler) conservative() {
-	s.review()
+	s.revise()
 	s.startDue()
 	for round := 0; ; round++ {
 		grown, arrivals := s.takeGrown(), s.takeArrivals()
@@ -20,16 +20,26 @@ func (s *Scheduler) conservative() {
 	}
 }
 
-// review drops plans that are no longer allowed, and has another look at jobs that had no
-// place.
+// review drops plans that are no longer allowed.
 func (s *Scheduler) review() {
-	if s.recheck {
-		s.recheck = false
-		s.retry = true
-		for i, r := range s.jobs {
-			if r.plan != nil && !s.allowed(r) {
-				s.breach(i, "its partition or the nodes have changed")
-			}
+	if !s.recheck {
+		return
+	}
+	s.recheck, s.retry = false, true
+	for i, r := range s.jobs {
+		if r.plan != nil && !s.allowed(r) {
+			s.breach(i, "its partition or the nodes have changed")
+		}
+	}
+}
+
+// revise has another look at jobs that had no place, and if everything is to be planned
+// anew does that.
+func (s *Scheduler) revise() {
+	if s.regrow {
+		s.regrow = false
+		for i := range s.nodes {
+			s.grown = append(s.grown, int32(i))
 		}
 	}
 	if s.retry || s.anew {
@@ -164,7 +174,6 @@ func (s *Scheduler) fill(grown []int32, arrivals []job.ID, round int) {
 			continue
 		}
 		switch {
-		case r.plan == nil && r.promise == job.Never && r.breach == "" && round > 0:
 		case r.plan == nil:
 			s.promise(i)
 		case f.improved < maxImproved:

@@ -18,7 +18,7 @@ func (s *Scheduler) greedy() {
 		if d, ok := blocked[r.class]; ok && r.queueLimit >= d && r.plan == nil {
 			continue
 		}
-		if head == 0 && s.jobs[i].plan == nil {
+		if head == 0 && (s.planned > 1 || s.jobs[i].plan == nil) {
 			s.dropOthers(id)
 		}
 		if s.tryStart(i) {

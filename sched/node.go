@@ -121,7 +121,7 @@ func (s *Scheduler) setNode(e job.NodeSet) error {
 		if len(s.nodes) >= math.MaxInt32 {
 			return &Refused{Event: what, Why: "there are too many nodes"}
 		}
-		s.nodes = append(s.nodes, &node{tok: s.tok})
+		s.nodes = append(s.nodes, &node{tok: s.tok, place: place{cell: -1, bucket: -1}})
 		i = int32(len(s.nodes) - 1)
 		s.names.add(s, e.Node.Name, i)
 	} else if n := s.nodes[i]; len(n.runs) > 0 {
@@ -140,6 +140,7 @@ func (s *Scheduler) setNode(e job.NodeSet) error {
 		n.used = [slots - slotGRES]uint64{}
 	}
 	s.stale = true
+	s.retry = true
 	if n.open() {
 		s.grow(i)
 	} else if wasOpen || len(n.runs) > 0 {
@@ -161,6 +162,7 @@ func (s *Scheduler) setNodeState(e job.NodeStateSet) error {
 	n.state, n.reason = e.State, e.Reason
 	switch {
 	case n.open() && !was:
+		s.retry = true
 		s.grow(i)
 	case !n.open():
 		s.closeNode(i)
@@ -212,7 +214,7 @@ func (s *Scheduler) removeNode(e job.NodeRemoved) error {
 	n := s.own(i)
 	s.dropHolds(n, "node "+e.Node+" was removed")
 	n.gone = true
-	s.stale = true
+	s.stale, s.recheck = true, true
 	return nil
 }
 
@@ -229,7 +231,7 @@ func (s *Scheduler) setImages(e job.ImagesSet) error {
 
 // grow notes that a node has more to give than before.
 func (s *Scheduler) grow(i int32) {
-	if len(s.grown) == 0 || s.grown[len(s.grown)-1] != i {
+	if len(s.grown) == 0 || s.grown[len(s.grown)-1] != i { // twice is no harm
 		s.grown = append(s.grown, i)
 	}
 }

@@ -68,7 +68,7 @@ type Scheduler struct {
 
 // New is a scheduler without nodes, partitions and jobs.
 func New() *Scheduler {
-	return &Scheduler{tok: new(token), hash: 14695981039346656037, stale: true, net: &net{levels: 1}}
+	return &Scheduler{tok: new(token), now: 1, hash: 14695981039346656037, stale: true, net: &net{levels: 1}}
 }
 
 // Now is the moment of the latest event or decision.

@@ -77,8 +77,10 @@ func (s *Scheduler) enter(i int) {
 	if t := r.spec.Begin; t > s.now {
 		s.wake.push(timer{t, r.id})
 	}
-	if t := s.latest(r); t > 0 {
-		s.wake.push(timer{max(t, s.now).Add(1), r.id})
+	if t := s.latest(r); t >= s.now {
+		s.wake.push(timer{t.Add(1), r.id})
+	} else if t > 0 {
+		s.expired = append(s.expired, r.id)
 	}
 	s.consider(i)
 }
