@@ -2,6 +2,7 @@ package sim
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -19,22 +20,41 @@ type point struct {
 // Jobs whose pieces may be anywhere are planned by what is free in all, the others node by
 // node. Licences are looked at only at the start.
 func (m *Model) backfill(now job.Time) []job.Event {
+	least := m.least()
+	if !m.anyHolds(least[0]) {
+		return nil
+	}
 	m.profiles(now)
-	total := m.total(now)
+	var total []point
+	if slices.ContainsFunc(m.queue[:min(m.depth, len(m.queue))], func(j *modelJob) bool { return !j.gang }) {
+		total = m.total(now)
+	}
+	bounds := make(bounds, len(m.kinds))
 	var events []job.Event
+	open, started := true, 0
 	kept := m.queue[:0]
 	for k, j := range m.queue {
-		if k >= m.depth {
+		// What could not start now anyway needs no plan: plans end with the cycle.
+		if started != len(events) || k < len(least) && (k == 0 || least[k] != least[k-1]) {
+			open, started = m.anyHolds(least[min(k, len(least)-1)]), len(events)
+		}
+		if k >= m.depth || !open {
 			kept = append(kept, m.queue[k:]...)
 			break
 		}
 		var at job.Time
 		var nodes []int
-		if j.gang {
-			at, nodes = m.earliest(j, now)
-		} else {
-			at = fit(total, j.piece.times(j.count), now, j.limit)
+		from := bounds.from(j, now)
+		if from > now.Add(m.window) {
+			kept = append(kept, j)
+			continue
 		}
+		if j.gang {
+			at, nodes = m.earliest(j, from, now.Add(m.window))
+		} else {
+			at = fit(total, j.piece.times(j.count), from, j.limit)
+		}
+		bounds.found(j, at)
 		if at > now.Add(m.window) {
 			kept = append(kept, j) // beyond the window nothing is kept free for it
 			continue
@@ -46,19 +66,64 @@ func (m *Model) backfill(now job.Time) []job.Event {
 					n := &m.nodes[t.node]
 					n.profile = reserve(n.profile, j.piece.times(t.count), now, j.limit)
 				}
-				total = reserve(total, j.piece.times(j.count), now, j.limit)
+				if total != nil {
+					total = reserve(total, j.piece.times(j.count), now, j.limit)
+				}
 				continue
 			}
 		}
 		for _, i := range nodes {
 			m.nodes[i].profile = reserve(m.nodes[i].profile, j.piece, at, j.limit)
 		}
-		total = reserve(total, j.piece.times(j.count), at, j.limit)
+		if total != nil {
+			total = reserve(total, j.piece.times(j.count), at, j.limit)
+		}
 		kept = append(kept, j)
 	}
 	clear(m.queue[len(kept):])
 	m.queue = kept
 	return events
+}
+
+// least is, for each job within the depth, the least that it or a later one needs on a node.
+func (m *Model) least() []room {
+	all := make([]room, min(m.depth, len(m.queue)))
+	for k := len(all) - 1; k >= 0; k-- {
+		all[k] = m.queue[k].piece
+		if k+1 < len(all) {
+			n := all[k+1]
+			all[k] = room{min(all[k].cpus, n.cpus), min(all[k].gpus, n.gpus), min(all[k].memory, n.memory)}
+		}
+	}
+	return all
+}
+
+func (m *Model) anyHolds(r room) bool {
+	return slices.ContainsFunc(m.nodes, func(n modelNode) bool { return n.free.holds(r) })
+}
+
+// bounds are moments before which jobs of a kind cannot start, by the power of two that
+// their limit is at least: in a cycle room only becomes less, so what a shorter job of the
+// kind did not get a longer one will not.
+type bounds [][64]job.Time
+
+// kind is what makes jobs alike but for their limits.
+type kind struct {
+	piece   room
+	count   int
+	gang    bool
+	feature string
+}
+
+func (b bounds) from(j *modelJob, now job.Time) job.Time {
+	return max(now, b[j.kind][bits.Len64(uint64(j.limit))-1])
+}
+
+func (b bounds) found(j *modelJob, at job.Time) {
+	of := &b[j.kind]
+	for i := bits.Len64(uint64(j.limit) - 1); i < 64; i++ {
+		of[i] = max(of[i], at)
+	}
 }
 
 // placeOn is place on given nodes, or anywhere if there are none.
@@ -133,10 +198,12 @@ func rise(p []point, at job.Time, r room) []point {
 // fit is the earliest moment from which a profile has room for so long.
 func fit(p []point, need room, from job.Time, length job.Duration) job.Time {
 	at, good := job.Never, false
-	for i := range p {
+	first, found := slices.BinarySearchFunc(p, from, func(x point, at job.Time) int { return cmp.Compare(x.at, at) })
+	if !found {
+		first-- // the one that holds at that moment
+	}
+	for i := max(first, 0); i < len(p); i++ {
 		switch {
-		case i+1 < len(p) && p[i+1].at <= from:
-			continue // over before it begins
 		case !p[i].free.holds(need):
 			good = false
 		case !good:
@@ -172,9 +239,10 @@ func split(p []point, at job.Time) []point {
 
 // earliest is when as many nodes as a gang needs have room at the same time, and which:
 // the fullest ones of a leaf that has all of them, if there is one.
-func (m *Model) earliest(j *modelJob, now job.Time) (job.Time, []int) {
+// After the last moment it is Never.
+func (m *Model) earliest(j *modelJob, from, last job.Time) (job.Time, []int) {
 	times := make([]job.Time, 0, len(m.nodes))
-	for from := now; ; {
+	for {
 		times = times[:0]
 		var can []taken
 		for i := range m.nodes {
@@ -199,7 +267,7 @@ func (m *Model) earliest(j *modelJob, now job.Time) (job.Time, []int) {
 			return job.Never, nil
 		}
 		slices.Sort(times)
-		if next := times[j.count-1]; next > from && next != job.Never && next <= now.Add(m.window) {
+		if next := times[j.count-1]; next > from && next <= last {
 			from = next
 			continue
 		}

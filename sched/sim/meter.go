@@ -14,6 +14,7 @@ type meter struct {
 	index  map[string]int32 // of a node, by its name
 	leaf   []int32          // of each node
 	free   []share
+	nodes  []node
 	leaves int
 	fit    []int32 // scratch: nodes by leaf
 
@@ -30,7 +31,7 @@ type step struct {
 	gpus, cpus, run, wait int32
 }
 
-func newMeter(c *Cluster) *meter {
+func newMeter(c *Cluster, onGPUs bool) *meter {
 	m := &meter{index: map[string]int32{}}
 	leafOf := map[string]int32{}
 	names := map[string]int32{}
@@ -50,6 +51,11 @@ func newMeter(c *Cluster) *meter {
 		}
 		m.leaf = append(m.leaf, leaf)
 		m.free = append(m.free, share{int32(nodeCPUs(n)), int32(nodeGPUs(n))})
+		of := node{n.Name, leaf, int32(nodeGPUs(n))}
+		if !onGPUs {
+			of.size = int32(nodeCPUs(n))
+		}
+		m.nodes = append(m.nodes, of)
 	}
 	m.leaves = len(names) + 1
 	m.fit = make([]int32, m.leaves)

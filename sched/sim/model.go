@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"strings"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 )
@@ -27,26 +28,27 @@ type Model struct {
 	nodes    []modelNode
 	index    map[string]int
 	licenses map[string]int64
-	queue    []*modelJob // by falling priority, then in their order
-	running  []*modelJob // by rising id
-	last     job.Time    // of the latest cycle
-	changed  bool        // since then
+	queue    []*modelJob  // by falling priority, then in their order
+	running  []*modelJob  // by rising id
+	last     job.Time     // of the latest cycle
+	changed  bool         // since then
+	kinds    map[kind]int // that jobs had
 	hash     uint64
-	leaf     map[string]string
 }
 
 // CycleModel is a model of a main loop at events and a backfill loop of 500 jobs every 30
 // seconds with a window of a day: what Slurm does with its defaults.
 func CycleModel() *Model {
-	return &Model{
-		name: "model of a 30 s main+backfill cycle, depth 500", cycle: 30 * job.Second, depth: 500, window: job.Day,
-		index: map[string]int{}, licenses: map[string]int64{}, leaf: map[string]string{}, hash: fnvOffset,
-	}
+	m := newModel("model of a 30 s main+backfill cycle, depth 500")
+	m.cycle, m.depth, m.window = 30*job.Second, 500, job.Day
+	return m
 }
 
 // FIFOModel is a model of strict first in, first out: nothing passes a job that waits.
-func FIFOModel() *Model {
-	return &Model{name: "model of strict FIFO", index: map[string]int{}, licenses: map[string]int64{}, leaf: map[string]string{}, hash: fnvOffset}
+func FIFOModel() *Model { return newModel("model of strict FIFO") }
+
+func newModel(name string) *Model {
+	return &Model{name: name, index: map[string]int{}, licenses: map[string]int64{}, kinds: map[kind]int{}, hash: fnvOffset}
 }
 
 const fnvOffset = 0xcbf29ce484222325
@@ -82,6 +84,7 @@ type modelJob struct {
 	piece    room
 	count    int
 	gang     bool
+	kind     int // index of what is alike
 	perNode  int // most pieces on a node
 	features []string
 	licenses []job.License
@@ -171,6 +174,11 @@ func (m *Model) submit(e job.Submitted) error {
 	if fits < j.count {
 		return fmt.Errorf("job %d can never run: %d of %d pieces of it fit", j.id, fits, j.count)
 	}
+	k := kind{j.piece, j.count, j.gang, strings.Join(j.features, "|")}
+	if _, ok := m.kinds[k]; !ok {
+		m.kinds[k] = len(m.kinds)
+	}
+	j.kind = m.kinds[k]
 	at, _ := slices.BinarySearchFunc(m.queue, j, func(a, b *modelJob) int {
 		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.id, b.id))
 	})

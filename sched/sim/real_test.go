@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gangway-hpc/gangway/sched"
 	"github.com/gangway-hpc/gangway/sched/sim"
 )
 
@@ -22,20 +23,18 @@ func realTrace(t *testing.T, name string, o sim.ReadOptions) *sim.Trace {
 	return trace
 }
 
-func TestRealPhillyModels(t *testing.T) {
+func TestRealPhilly(t *testing.T) {
 	trace := realTrace(t, "philly/philly-sia.csv", sim.ReadOptions{Strict: true})
 	if len(trace.Jobs) != 82_247 {
 		t.Errorf("%d jobs, %+v", len(trace.Jobs), trace.LeftOut)
 	}
+	trace.Jobs = trace.Jobs[:60000]
 	cluster := sim.Uniform(sim.Shape{Nodes: 52, CPUs: 64, GPUs: 8})
 	report := sim.NewReport(trace, cluster)
-	for _, m := range []*sim.Model{sim.FIFOModel(), sim.CycleModel()} {
-		r, err := sim.Run(t.Context(), m, cluster, trace, sim.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Policy, r.Model = m.Name(), true
-		report.Results = append(report.Results, r)
+	r, err := sim.Run(t.Context(), sched.New(), cluster, trace, sim.Options{})
+	if err != nil {
+		t.Fatal(err)
 	}
+	report.Results = append(report.Results, r)
 	report.Text(os.Stderr)
 }

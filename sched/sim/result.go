@@ -53,7 +53,8 @@ type Result struct {
 	bars                       []bar
 	waits                      []float64 // sorted
 	capacity                   int       // GPUs, or CPUs
-	nodes                      []string
+	onGPUs                     bool
+	nodes                      []node
 }
 
 // Why is a job that was refused, and the reason.
@@ -88,12 +89,20 @@ type Promises struct {
 	Broken int          `json:"broken"`  // promises that the scheduler took back
 }
 
+// node is a node in the Gantt chart.
+type node struct {
+	name string
+	leaf int32
+	size int32 // GPUs, or CPUs
+}
+
 // bar is a run in the Gantt chart.
 type bar struct {
 	start, end job.Time
 	id         job.ID
 	nodes      []int32
-	size       int // GPUs, or CPUs
+	shares     []int32 // GPUs, or CPUs, on each of these
+	size       int     // in all
 }
 
 // tau bounds slowdowns: jobs shorter than this count as so long.
@@ -158,7 +167,13 @@ func (s *simulation) finish(offset job.Duration) {
 		if !onGPUs {
 			size = int(o.share.cpus)
 		}
-		r.bars = append(r.bars, bar{o.start, o.end, job.ID(i + 1), o.nodes, size})
+		b := bar{o.start, o.end, job.ID(i + 1), o.nodes, make([]int32, len(o.shares)), size}
+		for k, part := range o.shares {
+			if b.shares[k] = part.gpus; !onGPUs {
+				b.shares[k] = part.cpus
+			}
+		}
+		r.bars = append(r.bars, b)
 	}
 	r.Wait, r.Slowdown, r.Promise.Error = distribution(waits), distribution(slowdowns), distribution(errs)
 	r.waits = waits // sorted by now
@@ -186,10 +201,7 @@ func (s *simulation) finish(offset job.Duration) {
 	}
 	r.WallSeconds = round(r.wall.Seconds(), 3)
 	r.DecisionHash = fmt.Sprintf("%016x", s.policy.Hash())
-	r.nodes = make([]string, len(m.index))
-	for name, i := range m.index {
-		r.nodes[i] = name
-	}
+	r.onGPUs, r.nodes = onGPUs, m.nodes
 }
 
 // used is the part of the capacity that was in use until a moment.

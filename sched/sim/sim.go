@@ -124,7 +124,7 @@ func Run(ctx context.Context, p Policy, c *Cluster, t *Trace, o Options) (*Resul
 		offset = firstMoment.Sub(0)
 	}
 	s.now = t.Jobs[0].Submit.Add(offset)
-	s.meter = newMeter(c)
+	s.meter = newMeter(c, s.totals.gpus > 0)
 	s.result = &Result{Limits: o.limits(), begin: s.now}
 	for _, e := range c.events(s.now) {
 		if err := p.Apply(e); err != nil {
