@@ -37,7 +37,8 @@ type cell struct {
 	tok    *token
 	kind   *kind
 	nodes  []int32
-	free   [][]uint64 // by bucket: a set of positions
+	free   [][]uint64 // by bucket: a set of positions; the last one is of nodes on which nothing runs
+	count  []int32    // by bucket: how many there are
 	spans  [][]span   // by level: the switches below which there are nodes of this kind
 	leaf   []int32    // by position: index into spans[0]
 	fresh  []int32    // by leaf: how many nodes nothing runs on
@@ -170,7 +171,8 @@ func newCell(tok *token, n *node, parts []uint64) *cell {
 
 // fillCell makes the sets of a cell whose nodes are known.
 func (s *Scheduler) fillCell(c *cell) {
-	c.free = make([][]uint64, int(c.kind.bucket(c.kind.total[c.kind.prim]))+1)
+	c.free = make([][]uint64, int(c.kind.bucket(c.kind.total[c.kind.prim]))+2)
+	c.count = make([]int32, len(c.free))
 	for b := range c.free {
 		c.free[b] = make([]uint64, (len(c.nodes)+63)/64)
 	}
@@ -208,6 +210,7 @@ func (s *Scheduler) ownCell(i int32) *cell {
 	for b := range d.free {
 		d.free[b] = slices.Clone(c.free[b])
 	}
+	d.count = slices.Clone(c.count)
 	d.fresh = slices.Clone(c.fresh)
 	d.trees = slices.Clone(c.trees)
 	d.change = slices.Clone(c.change)
@@ -226,14 +229,19 @@ func (s *Scheduler) reindex(i int32) {
 	bucket, fresh := int16(-1), false
 	if n.open() {
 		bucket, fresh = c.kind.bucket(n.free[c.kind.prim]), n.free == n.total
+		if fresh {
+			bucket = int16(len(c.free) - 1)
+		}
 	}
 	word, bit := n.place.pos/64, uint64(1)<<(n.place.pos%64)
 	if old := n.place.bucket; old != bucket {
 		if old >= 0 {
 			c.free[old][word] &^= bit
+			c.count[old]--
 		}
 		if bucket >= 0 {
 			c.free[bucket][word] |= bit
+			c.count[bucket]++
 		}
 		n.place.bucket = bucket
 	}

@@ -109,7 +109,9 @@ func (s *Scheduler) checkNode(i int32) error {
 	c := s.cells[n.place.cell]
 	bucket := int16(-1)
 	if n.open() {
-		bucket = c.kind.bucket(n.free[c.kind.prim])
+		if bucket = c.kind.bucket(n.free[c.kind.prim]); n.free == n.total {
+			bucket = int16(len(c.free) - 1)
+		}
 	}
 	if n.place.bucket != bucket || c.nodes[n.place.pos] != i || bucket >= 0 && c.free[bucket][n.place.pos/64]&(1<<(n.place.pos%64)) == 0 {
 		return fmt.Errorf("it is at the wrong place in the index")

@@ -251,12 +251,12 @@ func (s *Scheduler) enqueue(r *record) {
 }
 
 // dequeue takes a job out of its queue, and what is planned for it back.
-func (s *Scheduler) dequeue(i int, why string) {
+func (s *Scheduler) dequeue(i int) {
 	if !s.jobs[i].queued {
 		return
 	}
 	r := s.ownJob(i)
-	s.unplan(i, false)
+	s.unplan(i, true)
 	s.ownClass(r.class).queue.remove(r.key, s.tok)
 	r.queued, r.promise, r.breach = false, 0, ""
 	if r.array >= 0 {

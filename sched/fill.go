@@ -9,6 +9,7 @@ import (
 // conservative gives every job that may start a place: now if there is one, or else the
 // earliest that delays no other's. Jobs are looked at in their order.
 func (s *Scheduler) conservative() {
+	looked := s.retry || s.anew || s.regrow
 	s.revise()
 	s.startDue()
 	for round := 0; ; round++ {
@@ -16,7 +17,11 @@ func (s *Scheduler) conservative() {
 		if len(grown) == 0 && len(arrivals) == 0 {
 			break
 		}
+		looked = true
 		s.fill(grown, arrivals, round)
+	}
+	if looked && len(s.out) == 0 && slices.ContainsFunc(s.classes, func(c *class) bool { return c.queue.n > 0 }) {
+		s.note(job.Promised{At: s.now}) // so that who reads the log does not look again
 	}
 }
 
@@ -168,7 +173,7 @@ func (s *Scheduler) fill(grown []int32, arrivals []job.ID, round int) {
 		}
 		if r.plan == nil && f.outranks(r) {
 			s.replan(r.key, false)
-			continue
+			return // and with it all that come after
 		}
 		if s.tryStart(i) {
 			continue
@@ -353,34 +358,33 @@ func (f *filling) tried(c *reach) bool {
 func (f *filling) outranks(r *record) bool {
 	if !f.known {
 		f.known = true
-		for _, c := range f.s.classes {
-			if n := len(c.queue.blocks); n > 0 {
-				last := c.queue.blocks[n-1].entries
-				if k := last[len(last)-1].key; f.last.id == 0 || f.last.compare(k) < 0 {
-					f.last = k
-				}
-			}
-		}
+		f.last = f.s.lastPlanned()
 	}
-	if f.last.id == 0 || r.key.compare(f.last) >= 0 {
-		return false
-	}
-	return f.s.behind(r.key)
+	return f.last.id != 0 && r.key.compare(f.last) < 0
 }
 
-// behind says whether a job after k has a plan.
-func (s *Scheduler) behind(k key) bool {
+// lastPlanned is the last job that has a plan; its id is 0 if none has.
+func (s *Scheduler) lastPlanned() key {
+	var last key
+	if s.planned == 0 {
+		return last
+	}
 	for _, c := range s.classes {
-		b, i, _ := c.queue.find(k)
-		for ; b < len(c.queue.blocks); b, i = b+1, 0 {
-			for _, e := range c.queue.blocks[b].entries[i:] {
-				if e.key != k && s.record(e.id).plan != nil {
-					return true
+	class:
+		for b := len(c.queue.blocks) - 1; b >= 0; b-- {
+			entries := c.queue.blocks[b].entries
+			for i := len(entries) - 1; i >= 0; i-- {
+				if last.id != 0 && entries[i].compare(last) < 0 {
+					break class
+				}
+				if s.record(entries[i].id).plan != nil {
+					last = entries[i].key
+					break class
 				}
 			}
 		}
 	}
-	return false
+	return last
 }
 
 // replan plans the jobs from k on anew, in their order: one with a higher priority has

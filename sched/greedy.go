@@ -7,9 +7,7 @@ import "github.com/gangway-hpc/gangway/internal/job"
 func (s *Scheduler) greedy() {
 	s.grown, s.arrivals = nil, nil
 	s.recheck, s.retry, s.anew = false, false, false
-	for len(s.due) > 0 && s.due[0].t <= s.now {
-		s.due.pop()
-	}
+	s.startDue()
 	head := job.ID(0)
 	blocked := map[int32]job.Duration{}
 	for _, id := range s.ordered() {

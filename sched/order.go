@@ -89,7 +89,7 @@ func (q *queue) insert(e entry, tok *token) {
 	}
 	if b == len(q.blocks) {
 		if b == 0 || len(q.blocks[b-1].entries) == blockSize {
-			q.blocks = append(q.blocks, &block{tok: tok, entries: make([]entry, 0, blockSize), least: job.Forever})
+			q.blocks = append(q.blocks, &block{tok: tok, entries: make([]entry, 0, 4), least: job.Forever})
 		} else {
 			b--
 		}

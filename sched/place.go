@@ -2,6 +2,8 @@ package sched
 
 import (
 	"cmp"
+	"math"
+	"math/bits"
 	"slices"
 
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -80,40 +82,61 @@ func (s *Scheduler) placeOne(c *class, o *option, d job.Duration) ([]pick, bool)
 
 // bestFit is the node of a cell that is left with least; -1: none.
 func (s *Scheduler) bestFit(c *class, o *option, cell *cell, n *need, d job.Duration) int32 {
-	found := int32(-1)
 	top := len(cell.free) - 1
 	for b := int(cell.kind.bucket(n.v[cell.kind.prim])); b <= top; b++ {
-		fresh := int32(-1)
-		tried := 0
-		each(cell.free[b], func(pos int32) bool {
-			i := cell.nodes[pos]
-			if o.excludes(i) || !s.freeNow(i, &n.v, d) {
-				return true
-			}
-			if b == top && s.nodes[i].place.fresh {
-				if l := cell.leaf[pos]; fresh < 0 || cell.fresh[l] < cell.fresh[cell.leaf[fresh]] {
-					fresh = pos
+		found, tried := int32(-1), 0
+		if cell.count[b] == 0 {
+			continue
+		}
+		if b == top {
+			return s.freshNode(o, cell, n, d)
+		}
+		for w, word := range cell.free[b] {
+			for ; word != 0; word &= word - 1 {
+				i := cell.nodes[w*64+bits.TrailingZeros64(word)]
+				if !s.freeNow(i, &n.v, d) || o.excludes(i) {
+					continue
 				}
-				return true
+				if c.spec.Image == "" || s.hasImage(i, c.spec.Image) {
+					return i
+				}
+				if found < 0 {
+					found = i
+				}
+				if tried++; tried == 64 {
+					return found
+				}
 			}
-			if c.spec.Image == "" || s.hasImage(i, c.spec.Image) {
-				found = i
-				return false
-			}
-			if found < 0 {
-				found = i
-			}
-			tried++
-			return tried < 64
-		})
-		if found < 0 && fresh >= 0 {
-			found = cell.nodes[fresh]
 		}
 		if found >= 0 {
 			return found
 		}
 	}
 	return -1
+}
+
+// freshNode is a node on which nothing runs, below the leaf that has the fewest of them.
+func (s *Scheduler) freshNode(o *option, cell *cell, n *need, d job.Duration) int32 {
+	for least := int32(1); ; {
+		next := int32(math.MaxInt32)
+		for l, count := range cell.fresh {
+			if count != least {
+				if count > least {
+					next = min(next, count)
+				}
+				continue
+			}
+			for pos := cell.spans[0][l].lo; pos < cell.spans[0][l].hi; pos++ {
+				if i := cell.nodes[pos]; s.nodes[i].place.fresh && s.freeNow(i, &n.v, d) && !o.excludes(i) {
+					return i
+				}
+			}
+		}
+		if next == math.MaxInt32 {
+			return -1
+		}
+		least = next
+	}
 }
 
 func (s *Scheduler) hasImage(i int32, image string) bool {

@@ -202,6 +202,9 @@ func (g *gang) forever() job.Time {
 	return job.Never
 }
 
+// before is the order of a search: the earliest first, and of those the smallest.
+func (b branch) before(o branch) bool { return b.at < o.at || b.at == o.at && b.hi-b.lo < o.hi-o.lo }
+
 // branches is a heap, the earliest first.
 type branches []branch
 
@@ -211,7 +214,7 @@ func (h *branches) push(b branch) {
 	i := len(s) - 1
 	for i > 0 {
 		p := (i - 1) / 2
-		if s[p].at <= b.at {
+		if !b.before(s[p]) {
 			break
 		}
 		s[i] = s[p]
@@ -234,10 +237,10 @@ func (h *branches) pop() branch {
 		if c >= len(s) {
 			break
 		}
-		if c+1 < len(s) && s[c+1].at < s[c].at {
+		if c+1 < len(s) && s[c+1].before(s[c]) {
 			c++
 		}
-		if s[c].at >= last.at {
+		if !s[c].before(last) {
 			break
 		}
 		s[i] = s[c]

@@ -95,6 +95,9 @@ func (w *world) listen(e job.Event) {
 		}
 	case job.Started:
 		if was := w.said[e.ID]; was != 0 && w.now > was {
+			for _, e := range w.log {
+				w.t.Logf("%+v", e)
+			}
 			w.t.Fatalf("job %v was promised %d and started at %d", e.ID, was, w.now)
 		}
 		delete(w.said, e.ID)

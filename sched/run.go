@@ -199,7 +199,7 @@ func (s *Scheduler) cancel(e job.Cancelled) error {
 	}
 	switch s.jobs[i].state {
 	case job.Pending:
-		s.dequeue(i, "")
+		s.dequeue(i)
 		s.finish(i, job.CancelledState, 0)
 	case job.Running:
 		r := s.ownJob(i)
@@ -221,7 +221,7 @@ func (s *Scheduler) hold(e job.Held) error {
 	} else {
 		r.held |= heldUser
 	}
-	s.dequeue(i, "")
+	s.dequeue(i)
 	if r.array >= 0 {
 		s.promote(r.array)
 	}
@@ -310,7 +310,7 @@ func (s *Scheduler) killed(e job.Killed) error {
 		return &Refused{Event: what, Why: "there is no such job, or it has ended"}
 	}
 	if s.jobs[i].state == job.Pending {
-		s.dequeue(i, e.Cause)
+		s.dequeue(i)
 	} else {
 		s.release(i)
 	}

@@ -267,7 +267,7 @@ func (s *Scheduler) change(e job.Changed) error {
 	if err != nil {
 		return err
 	}
-	s.dequeue(i, "it was changed")
+	s.dequeue(i)
 	r := s.ownJob(i)
 	r.spec, r.class, r.soft, r.never = &spec, class, false, false
 	s.enter(i)
