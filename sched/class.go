@@ -17,10 +17,11 @@ type class struct {
 	spec              *job.Spec // of one of them
 	queue             queue     // of those that may be started
 	options           []option
-	could             int // nodes that could take a share of it, in the best option
-	missing           int // nodes its partitions have that do not exist yet
-	soft              bool
-	checked, possible bool // whether it could start if nothing else ran
+	could             int      // nodes that could take a share of it, in the best option
+	missing           int      // nodes its partitions have that do not exist yet
+	soft              bool     // without what is only waited for for a while
+	cursors           *cursors // of a replan
+	checked, possible bool     // whether it could start if nothing else ran
 }
 
 // option is one way to satisfy a class: a partition, and one of the constraints of which
@@ -155,7 +156,7 @@ func (s *Scheduler) ownClass(i int32) *class {
 	c := s.classes[i]
 	if c.tok != s.tok {
 		d := *c
-		d.tok, d.queue = s.tok, c.queue.fork()
+		d.tok, d.queue, d.cursors = s.tok, c.queue.fork(), nil
 		s.classes[i] = &d
 		return &d
 	}
@@ -173,7 +174,7 @@ func (c *class) topology() job.Topology {
 
 // resolve finds the nodes that a class could run on.
 func (s *Scheduler) resolve(c *class) {
-	c.options, c.could, c.missing = nil, 0, 0
+	c.options, c.could, c.missing, c.cursors = nil, 0, 0, nil
 	c.checked, c.possible = false, false
 	for _, p := range s.partitionsOf(c.spec) {
 		part := &s.parts[p]

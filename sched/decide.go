@@ -20,6 +20,7 @@ func (s *Scheduler) Decide(now job.Time) []job.Event {
 	default:
 		s.conservative()
 	}
+	s.flush()
 	out := s.out
 	s.out = nil
 	return out
@@ -161,7 +162,16 @@ func (s *Scheduler) decide(e job.Event) {
 	s.note(e)
 }
 
+// flush ends the promises that are being collected.
+func (s *Scheduler) flush() {
+	if len(s.open.Starts) > 0 {
+		s.out = append(s.out, s.open)
+		s.open = job.Promised{}
+	}
+}
+
 func (s *Scheduler) note(e job.Event) {
+	s.flush()
 	s.hash = hashEvent(s.hash, e)
 	s.out = append(s.out, e)
 }
@@ -269,24 +279,16 @@ func (s *Scheduler) promise(i int) {
 	s.promiseAt(i, p)
 }
 
-// promiseAt carries a plan out, and notes it in the last event if that has promises too.
+// promiseAt carries a plan out, and notes it in one event with those before it.
 func (s *Scheduler) promiseAt(i int, p placement) {
 	s.unplan(i, true)
 	r := s.ownJob(i)
-	var e job.Promised
-	if last := len(s.out) - 1; last >= 0 {
-		if x, ok := s.out[last].(job.Promised); ok && (len(x.Starts) == 0 || x.Starts[0].Start != 0) {
-			e = x
-			s.out = s.out[:last]
-		}
-	}
-	e.At = s.now
-	e.Starts = append(e.Starts, job.Promise{ID: r.id, Start: p.start})
+	s.open.At = s.now
+	s.open.Starts = append(s.open.Starts, job.Promise{ID: r.id, Start: p.start})
 	if r.breach != "" && r.promise != 0 && p.start > r.promise {
-		e.Broken = append(e.Broken, job.Breach{ID: r.id, Was: r.promise, Now: p.start, Why: r.breach})
+		s.open.Broken = append(s.open.Broken, job.Breach{ID: r.id, Was: r.promise, Now: p.start, Why: r.breach})
 	}
 	s.hash = hashPromise(s.hash, r.id, p.start)
-	s.out = append(s.out, e)
 	s.keepPlan(i, p)
 }
 

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"math"
 	"slices"
 
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -20,7 +21,7 @@ func (s *Scheduler) conservative() {
 		looked = true
 		s.fill(grown, arrivals, round)
 	}
-	if looked && len(s.out) == 0 && slices.ContainsFunc(s.classes, func(c *class) bool { return c.queue.n > 0 }) {
+	if looked && len(s.out) == 0 && len(s.open.Starts) == 0 && slices.ContainsFunc(s.classes, func(c *class) bool { return c.queue.n > 0 }) {
 		s.note(job.Promised{At: s.now}) // so that who reads the log does not look again
 	}
 }
@@ -390,7 +391,8 @@ func (s *Scheduler) lastPlanned() key {
 // replan plans the jobs from k on anew, in their order: one with a higher priority has
 // come, or lost its place.
 func (s *Scheduler) replan(k key, all bool) {
-	var ids []job.ID
+	var keys []key
+	var limits []job.Duration
 	for _, c := range s.classes {
 		b, i := 0, 0
 		if !all {
@@ -398,32 +400,79 @@ func (s *Scheduler) replan(k key, all bool) {
 		}
 		for ; b < len(c.queue.blocks); b, i = b+1, 0 {
 			for _, e := range c.queue.blocks[b].entries[i:] {
-				ids = append(ids, e.id)
+				keys = append(keys, e.key)
+				limits = append(limits, e.limit)
 			}
 		}
 	}
-	s.sortByKey(ids)
+	slices.SortFunc(keys, key.compare)
 	why := "everything was planned anew"
 	if !all {
 		why = "job " + k.id.String() + " comes before it"
 	}
 	drop := job.Promised{At: s.now}
-	for _, id := range ids {
-		i := s.index(id)
-		if s.jobs[i].plan != nil {
-			if s.jobs[i].breach == "" {
-				s.ownJob(i).breach = why
-			}
-			s.unplan(i, false)
-			drop.Starts = append(drop.Starts, job.Promise{ID: id})
+	for _, k := range keys {
+		i := s.index(k.id)
+		if s.jobs[i].plan == nil {
+			continue
 		}
+		r := s.ownJob(i)
+		if r.breach == "" {
+			r.breach = why
+		}
+		if all {
+			r.plan = nil
+		} else {
+			s.unplan(i, false)
+		}
+		drop.Starts = append(drop.Starts, job.Promise{ID: k.id})
+	}
+	if all {
+		s.clearPlans()
 	}
 	if len(drop.Starts) > 0 {
 		s.note(drop)
 	}
-	for _, id := range ids {
-		i := s.index(id)
+	s.fitLengths(limits)
+	s.pass = new(token)
+	for _, k := range keys {
+		i := s.index(k.id)
 		s.promiseAt(i, s.earliest(s.jobs[i], s.now))
 	}
+	s.pass = nil
 	s.startDue()
+}
+
+// clearPlans takes all plans out of the timelines: what is left is what runs.
+func (s *Scheduler) clearPlans() {
+	s.planned, s.due = 0, nil
+	for i, n := range s.nodes {
+		if len(n.holds) == 0 {
+			continue
+		}
+		n = s.own(int32(i))
+		n.holds = n.holds[:0]
+		n.line = append(n.line[:0], step{s.now, n.total})
+		for _, id := range n.runs {
+			r := s.record(id)
+			for k := range r.picks {
+				if r.picks[k].node == int32(i) {
+					n.line.take(s.now, max(s.now, r.ends), &r.picks[k].v)
+				}
+			}
+		}
+		s.touched(n)
+	}
+	for i := range s.licenses {
+		s.ownLicenses()
+		s.licenses[i].line = timeline{{math.MinInt64, vec{s.licenses[i].total}}}
+	}
+	if len(s.licenses) == 0 {
+		return
+	}
+	for _, r := range s.jobs {
+		if len(r.licenses) > 0 {
+			s.useLicenses(r.licenses, r.start, r.ends, false)
+		}
+	}
 }

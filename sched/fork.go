@@ -25,6 +25,7 @@ func (s *Scheduler) Fork() *Scheduler {
 	c.wake = slices.Clone(s.wake)
 	c.due = slices.Clone(s.due)
 	c.ends = slices.Clone(s.ends)
+	c.pass = nil
 	c.out, c.scratch, c.cands, c.set = nil, nil, nil, nil
 	return &c
 }

@@ -19,10 +19,13 @@ func (s *Scheduler) earliest(r *record, from job.Time) placement {
 		if !s.parts[o.part].starts() {
 			continue
 		}
-		for at := from; at < best.start; {
+		for at := s.cursor(c, i, from, d); at < best.start; {
 			p := s.earliestIn(c, o, at, d, best.start)
 			if p.start >= best.start {
 				break
+			}
+			if at == from || s.pass != nil {
+				s.moveCursor(c, i, p.start, d)
 			}
 			if l := s.licensed(r.spec, p.start, d); l > p.start {
 				at = l
@@ -33,6 +36,46 @@ func (s *Scheduler) earliest(r *record, from job.Time) placement {
 		}
 	}
 	return best
+}
+
+// cursors are for each option of a class up to when nothing was found, by length: while
+// what is free only becomes less, that stays so for the same length and longer ones.
+type cursors struct {
+	pass *token
+	by   [][lengths]cursorAt
+}
+
+type cursorAt struct {
+	d job.Duration
+	t job.Time
+}
+
+// cursor is from when on a search has to look.
+func (s *Scheduler) cursor(c *class, option int, from job.Time, d job.Duration) job.Time {
+	if s.pass == nil || c.cursors == nil || c.cursors.pass != s.pass {
+		return from
+	}
+	class := s.lengths.class(d)
+	for i := range class + 1 {
+		if at := c.cursors.by[option][i]; at.d <= d {
+			from = max(from, at.t)
+		}
+	}
+	return from
+}
+
+// moveCursor notes what a search has found.
+func (s *Scheduler) moveCursor(c *class, option int, t job.Time, d job.Duration) {
+	if s.pass == nil {
+		return
+	}
+	if c.cursors == nil || c.cursors.pass != s.pass {
+		c.cursors = &cursors{s.pass, make([][lengths]cursorAt, len(c.options))}
+	}
+	at := &c.cursors.by[option][s.lengths.class(d)]
+	if t > at.t || t == at.t && d < at.d {
+		*at = cursorAt{d, t}
+	}
 }
 
 // earliestIn is earliest for one option, and nodes alone, if it is before limit.
@@ -55,7 +98,7 @@ func (s *Scheduler) earliestIn(c *class, o *option, from job.Time, d job.Duratio
 		}
 		return p
 	}
-	g := gang{s: s, c: c, o: o, from: from, d: d, last: before}
+	g := gang{s: s, c: c, o: o, from: from, d: d, last: before, class: s.lengths.class(d)}
 	if t, chosen := g.find(); t < before {
 		p.start, p.picks = t, s.picks(o, chosen)
 	}
@@ -70,6 +113,7 @@ type gang struct {
 	from    job.Time
 	d       job.Duration
 	last    job.Time // later ones are of no interest
+	class   int      // of its length
 	meter   meter
 	windows []window
 }
@@ -95,7 +139,8 @@ func (g *gang) find() (job.Time, []cand) {
 	for x := range g.o.cells {
 		n := &g.o.cells[x]
 		cell := g.s.ownCell(n.cell)
-		g.collect(x, cell, g.s.tree(cell, &n.v), 1, 0, int32(g.s.tree(cell, &n.v).size), limit)
+		t := g.s.tree(cell, &n.v)
+		g.collect(x, cell, t, 1, 0, int32(t.size), limit)
 	}
 	slices.SortFunc(g.windows, func(a, b window) int {
 		if a.a != b.a {
@@ -108,7 +153,7 @@ func (g *gang) find() (job.Time, []cand) {
 
 // collect gathers the windows that begin up to last.
 func (g *gang) collect(x int, c *cell, t *tree, i int, lo, hi int32, last job.Time) {
-	if at := t.at[i][lengthClass(g.d)]; at == job.Never || at > last {
+	if at := t.at[i][g.class]; at == job.Never || at > last {
 		return
 	}
 	if hi-lo > 1 {

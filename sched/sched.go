@@ -60,7 +60,11 @@ type Scheduler struct {
 	kinds   classIndex
 	classes []*class
 
-	out     []job.Event // of Decide
+	lengths *steps16
+	pass    *token // of a replan: what is free only becomes less
+
+	out     []job.Event  // of Decide
+	open    job.Promised // that is to be the next of these
 	scratch []byte
 	cands   []cand
 	set     []uint64
@@ -68,7 +72,7 @@ type Scheduler struct {
 
 // New is a scheduler without nodes, partitions and jobs.
 func New() *Scheduler {
-	return &Scheduler{tok: new(token), now: 1, hash: 14695981039346656037, stale: true, net: &net{levels: 1}}
+	return &Scheduler{tok: new(token), now: 1, hash: 14695981039346656037, stale: true, net: &net{levels: 1}, lengths: usual()}
 }
 
 // Now is the moment of the latest event or decision.

@@ -6,24 +6,60 @@ import (
 	"github.com/gangway-hpc/gangway/internal/job"
 )
 
-// spans are the lengths for which trees know when they are free first. The last one is
-// for ever.
-const lengths = 4
+// lengths is how many lengths there are for which trees know when they are free first.
+// The first one is any, the last one for ever.
+const lengths = 16
 
-func lengthClass(d job.Duration) int {
-	switch {
-	case d >= job.Forever:
-		return 3
-	case d >= 16*job.Hour:
-		return 2
-	case d >= 2*job.Hour:
-		return 1
+// steps16 are lengths, rising.
+type steps16 [lengths]job.Duration
+
+// usual are the lengths that are used while nothing is known about the limits of jobs.
+func usual() *steps16 {
+	return &steps16{
+		1, job.Minute, 5 * job.Minute, 15 * job.Minute, 30 * job.Minute, job.Hour, 2 * job.Hour, 4 * job.Hour, 8 * job.Hour, 12 * job.Hour,
+		job.Day, 2 * job.Day, 4 * job.Day, 7 * job.Day, 30 * job.Day, job.Forever,
 	}
-	return 0
 }
 
-func lengthOf(class int) job.Duration {
-	return [lengths]job.Duration{1, 2 * job.Hour, 16 * job.Hour, job.Forever}[class]
+// class is the largest length that is not above d.
+func (l *steps16) class(d job.Duration) int {
+	lo, hi := 0, lengths
+	for lo+1 < hi {
+		if m := (lo + hi) / 2; l[m] <= d {
+			lo = m
+		} else {
+			hi = m
+		}
+	}
+	return lo
+}
+
+// fit makes the lengths those of the limits of jobs, so that a search looks at few spans
+// that turn out too short. What is found does not depend on them.
+func (s *Scheduler) fitLengths(limits []job.Duration) {
+	if len(limits) < 1024 {
+		return
+	}
+	limits = slices.Clone(limits)
+	slices.Sort(limits)
+	l := steps16{0: 1, lengths - 1: job.Forever}
+	distinct := slices.Compact(slices.Clone(limits))
+	for i := 1; i < lengths-1; i++ {
+		if len(distinct) <= lengths-2 {
+			l[i] = distinct[min(i-1, len(distinct)-1)]
+		} else {
+			l[i] = limits[(i-1)*len(limits)/(lengths-2)]
+		}
+		l[i] = max(l[i], l[i-1])
+	}
+	if *s.lengths == l {
+		return
+	}
+	s.lengths = &l
+	for i := range s.cells {
+		c := s.ownCell(int32(i))
+		c.trees, c.change = nil, nil
+	}
 }
 
 // tree knows for each node of a cell, and for each range of them, not after when something
@@ -44,7 +80,7 @@ type seen struct {
 }
 
 // maxTrees is how many trees a cell has at most. The one that was used longest ago goes.
-const maxTrees = 24
+const maxTrees = 16
 
 // tree returns the tree for a need, up to date.
 func (s *Scheduler) tree(c *cell, v *vec) *tree {
@@ -69,8 +105,8 @@ func (s *Scheduler) tree(c *cell, v *vec) *tree {
 		t.size *= 2
 	}
 	t.at = make([][lengths]job.Time, 2*t.size)
-	for i := range t.at {
-		t.at[i] = [lengths]job.Time{job.Never, job.Never, job.Never, job.Never}
+	for i := len(c.nodes) + t.size; i < len(t.at); i++ {
+		t.at[i] = never()
 	}
 	for pos := range c.nodes {
 		t.at[t.size+pos] = s.firsts(c.nodes[pos], v)
@@ -103,13 +139,23 @@ func (c *cell) compact() {
 	}
 }
 
-func least(a, b *[lengths]job.Time) [lengths]job.Time {
-	return [lengths]job.Time{min(a[0], b[0]), min(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])}
+func never() (at [lengths]job.Time) {
+	for i := range at {
+		at[i] = job.Never
+	}
+	return at
+}
+
+func least(a, b *[lengths]job.Time) (at [lengths]job.Time) {
+	for i := range at {
+		at[i] = min(a[i], b[i])
+	}
+	return at
 }
 
 // firsts is when need is free on a node for each of the lengths, from long ago on.
 func (s *Scheduler) firsts(i int32, need *vec) [lengths]job.Time {
-	at := [lengths]job.Time{job.Never, job.Never, job.Never, job.Never}
+	at := never()
 	n := s.nodes[i]
 	if !n.open() || !n.total.holds(need) {
 		return at
@@ -130,7 +176,7 @@ func (s *Scheduler) firsts(i int32, need *vec) [lengths]job.Time {
 			d = end.Sub(max(start, s.now))
 		}
 		if d > 0 {
-			for c := range lengthClass(d) + 1 {
+			for c := 0; c < lengths && s.lengths[c] <= d; c++ {
 				at[c] = start
 			}
 		}
@@ -147,11 +193,16 @@ func (s *Scheduler) treeUpdate(c *cell, t *tree, pos int32) {
 	}
 	t.at[i] = v
 	for i /= 2; i > 0; i /= 2 {
-		v := least(&t.at[2*i], &t.at[2*i+1])
-		if t.at[i] == v {
+		a, b, p := &t.at[2*i], &t.at[2*i+1], &t.at[i]
+		changed := false
+		for c := range p {
+			if m := min(a[c], b[c]); p[c] != m {
+				p[c], changed = m, true
+			}
+		}
+		if !changed {
 			return
 		}
-		t.at[i] = v
 	}
 }
 
@@ -173,7 +224,7 @@ type seek struct {
 // a range of a cell, that is before best.
 func (s *Scheduler) earliestNode(o *option, n *need, lo, hi int32, from job.Time, d job.Duration, best job.Time) (job.Time, int32) {
 	c := s.ownCell(n.cell)
-	k := seek{s: s, c: c, t: s.tree(c, &n.v), o: o, from: from, d: d, class: lengthClass(d), lo: lo, hi: hi, best: best, pos: -1}
+	k := seek{s: s, c: c, t: s.tree(c, &n.v), o: o, from: from, d: d, class: s.lengths.class(d), lo: lo, hi: hi, best: best, pos: -1}
 	k.visit(1, 0, int32(k.t.size))
 	return k.best, k.pos
 }
