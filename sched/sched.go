@@ -60,7 +60,7 @@ type Scheduler struct {
 	kinds   classIndex
 	classes []*class
 
-	lengths *steps16
+	lengths *lengthTable
 	pass    *token // of a replan: what is free only becomes less
 
 	out     []job.Event  // of Decide

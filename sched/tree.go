@@ -8,21 +8,18 @@ import (
 
 // lengths is how many lengths there are for which trees know when they are free first.
 // The first one is any, the last one for ever.
-const lengths = 16
+const lengths = 8
 
-// steps16 are lengths, rising.
-type steps16 [lengths]job.Duration
+// lengthTable is lengths, rising.
+type lengthTable [lengths]job.Duration
 
 // usual are the lengths that are used while nothing is known about the limits of jobs.
-func usual() *steps16 {
-	return &steps16{
-		1, job.Minute, 5 * job.Minute, 15 * job.Minute, 30 * job.Minute, job.Hour, 2 * job.Hour, 4 * job.Hour, 8 * job.Hour, 12 * job.Hour,
-		job.Day, 2 * job.Day, 4 * job.Day, 7 * job.Day, 30 * job.Day, job.Forever,
-	}
+func usual() *lengthTable {
+	return &lengthTable{1, 10 * job.Minute, job.Hour, 4 * job.Hour, 12 * job.Hour, 2 * job.Day, 7 * job.Day, job.Forever}
 }
 
 // class is the largest length that is not above d.
-func (l *steps16) class(d job.Duration) int {
+func (l *lengthTable) class(d job.Duration) int {
 	lo, hi := 0, lengths
 	for lo+1 < hi {
 		if m := (lo + hi) / 2; l[m] <= d {
@@ -34,7 +31,7 @@ func (l *steps16) class(d job.Duration) int {
 	return lo
 }
 
-// fit makes the lengths those of the limits of jobs, so that a search looks at few spans
+// fitLengths makes the lengths those of the limits of jobs, so that a search looks at few spans
 // that turn out too short. What is found does not depend on them.
 func (s *Scheduler) fitLengths(limits []job.Duration) {
 	if len(limits) < 1024 {
@@ -42,7 +39,7 @@ func (s *Scheduler) fitLengths(limits []job.Duration) {
 	}
 	limits = slices.Clone(limits)
 	slices.Sort(limits)
-	l := steps16{0: 1, lengths - 1: job.Forever}
+	l := lengthTable{0: 1, lengths - 1: job.Forever}
 	distinct := slices.Compact(slices.Clone(limits))
 	for i := 1; i < lengths-1; i++ {
 		if len(distinct) <= lengths-2 {
