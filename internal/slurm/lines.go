@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -110,10 +111,8 @@ func (r *reader) include(l line, name string, from []string, f func(line) error)
 	if !path.IsAbs(name) {
 		name = path.Join(path.Dir(from[0]), name)
 	}
-	for _, other := range from {
-		if other == name {
-			return l.errorf("Include %s: the file includes itself: %s", name, strings.Join(append(from, name), " > "))
-		}
+	if slices.Contains(from, name) {
+		return l.errorf("Include %s: the file includes itself: %s", name, strings.Join(append(from, name), " > "))
 	}
 	if len(from) >= maxInclude {
 		return l.errorf("Include %s: files include each other more than %d deep", name, maxInclude)

@@ -110,7 +110,7 @@ PriorityMaxAge=14-0
 		var all []record
 		for line := range strings.Lines(out) {
 			r := record{}
-			for _, word := range strings.Fields(line) {
+			for word := range strings.FieldsSeq(line) {
 				key, value, _ := strings.Cut(word, "=")
 				r[key] = value
 			}
@@ -217,7 +217,7 @@ func TestThisMachine(t *testing.T) {
 	line, _, _ := strings.Cut(string(out), "\n")
 	c := load(t, map[string]string{"slurm.conf": line})
 	fields := record{}
-	for _, word := range strings.Fields(line) {
+	for word := range strings.FieldsSeq(line) {
 		key, value, _ := strings.Cut(word, "=")
 		fields[key] = value
 	}

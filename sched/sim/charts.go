@@ -128,24 +128,24 @@ func sizeClass(size int) int {
 
 // gantt draws what ran where. Of a long run it shows the time about the longest queue, and
 // of a large cluster the first nodes; note says so.
-func (x *Result) gantt() (picture, note string) {
-	from, to := x.begin, x.lastEnd
-	nodes := x.nodes
+func (r *Result) gantt() (picture, note string) {
+	from, to := r.begin, r.lastEnd
+	nodes := r.nodes
 	if len(nodes) > ganttNodes {
 		note = fmt.Sprintf("The first %d of %d nodes. ", ganttNodes, len(nodes))
 		nodes = nodes[:ganttNodes]
 	}
-	bars := x.barsOn(len(nodes))
+	bars := r.barsOn(len(nodes))
 	if len(bars) > ganttBars {
-		bars, from, to = x.busiest(bars)
-		note += fmt.Sprintf("Shown are %s of %s, about the moment when most jobs waited.", span(seconds64(to.Sub(from))), span(x.Makespan))
+		bars, from, to = r.busiest(bars)
+		note += fmt.Sprintf("Shown are %s of %s, about the moment when most jobs waited.", span(seconds64(to.Sub(from))), span(r.Makespan))
 	}
 	left := chartLeft + 30
 	height := 30 + ganttHeight*float64(len(nodes))
 	s := newSVG(chartWidth, height, "jobs by node")
 	f := &frame{
 		s: s, left: left, top: 4, right: chartRight, bottom: height - 22,
-		x0: seconds64(from.Sub(x.begin)), x1: max(seconds64(to.Sub(x.begin)), seconds64(from.Sub(x.begin))+1),
+		x0: seconds64(from.Sub(r.begin)), x1: max(seconds64(to.Sub(r.begin)), seconds64(from.Sub(r.begin))+1),
 	}
 	f.gridX(timeTicks(f.x0, f.x1))
 	for i, n := range nodes {
@@ -155,14 +155,14 @@ func (x *Result) gantt() (picture, note string) {
 			s.line(left-60, y-0.5, f.right, y-0.5, "axis")
 		}
 	}
-	x.drawBars(f, nodes, bars)
+	r.drawBars(f, nodes, bars)
 	return s.end(), note
 }
 
 // barsOn are the runs on one of the first nodes.
-func (x *Result) barsOn(nodes int) []bar {
+func (r *Result) barsOn(nodes int) []bar {
 	var bars []bar
-	for _, b := range x.bars {
+	for _, b := range r.bars {
 		if b.end > b.start && slices.ContainsFunc(b.nodes, func(n int32) bool { return int(n) < nodes }) {
 			bars = append(bars, b)
 		}
@@ -173,16 +173,16 @@ func (x *Result) barsOn(nodes int) []bar {
 
 // busiest are the runs about the moment when most jobs waited, in the longest time of which
 // they are few enough to draw.
-func (x *Result) busiest(bars []bar) (some []bar, from, to job.Time) {
-	most := step{at: x.begin, wait: -1}
-	for _, st := range x.steps {
+func (r *Result) busiest(bars []bar) (some []bar, from, to job.Time) {
+	most := step{at: r.begin, wait: -1}
+	for _, st := range r.steps {
 		if st.wait > most.wait {
 			most = st
 		}
 	}
-	for width := x.lastEnd.Sub(x.begin); ; width /= 2 {
-		from = max(x.begin, most.at.Add(-width/2))
-		to = min(x.lastEnd, from.Add(width))
+	for width := r.lastEnd.Sub(r.begin); ; width /= 2 {
+		from = max(r.begin, most.at.Add(-width/2))
+		to = min(r.lastEnd, from.Add(width))
 		some = some[:0]
 		for _, b := range bars {
 			if b.start < to && b.end > from {
@@ -196,13 +196,13 @@ func (x *Result) busiest(bars []bar) (some []bar, from, to job.Time) {
 }
 
 // drawBars draws each run as high as its part of the node, in lanes that are free.
-func (x *Result) drawBars(f *frame, nodes []node, bars []bar) {
+func (r *Result) drawBars(f *frame, nodes []node, bars []bar) {
 	lanes := make([][]job.Time, len(nodes)) // until when each is taken
 	for i, n := range nodes {
 		lanes[i] = make([]job.Time, max(min(n.size, 64), 1))
 	}
 	unit := "CPUs"
-	if x.onGPUs {
+	if r.onGPUs {
 		unit = "GPUs"
 	}
 	for _, b := range bars {
@@ -217,8 +217,8 @@ func (x *Result) drawBars(f *frame, nodes []node, bars []bar) {
 			for l := at; l < at+min(want, len(lane)); l++ {
 				lane[l] = b.end
 			}
-			x0 := max(f.x(seconds64(b.start.Sub(x.begin))), f.left)
-			x1 := min(f.x(seconds64(b.end.Sub(x.begin))), f.right)
+			x0 := max(f.x(seconds64(b.start.Sub(r.begin))), f.left)
+			x1 := min(f.x(seconds64(b.end.Sub(r.begin))), f.right)
 			laneHeight := (ganttHeight - 1.5) / float64(len(lane))
 			f.s.rect(x0, f.top+ganttHeight*float64(i)+laneHeight*float64(at), max(x1-x0, 0.4), laneHeight*float64(min(want, len(lane))),
 				"s"+strconv.Itoa(sizeClass(b.size)), title)

@@ -13,7 +13,7 @@ import (
 func (r *Report) HTML(w io.Writer) error {
 	var b strings.Builder
 	title := fmt.Sprintf("%s on %d nodes", r.Trace.Name, r.Cluster.Nodes)
-	fmt.Fprintf(&b, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"+
+	fmt.Fprintf(&b, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"+
 		"<title>%s</title>\n<style>%s</style>\n</head>\n<body>\n<main>\n", html.EscapeString(title), pageStyle)
 	fmt.Fprintf(&b, "<h1>%s</h1>\n<p class=\"sub\">%s</p>\n", html.EscapeString(title), html.EscapeString(r.summary()))
 	if len(r.Results) == 0 {
@@ -40,15 +40,16 @@ func (r *Report) HTML(w io.Writer) error {
 }
 
 func (r *Report) summary() string {
-	text := fmt.Sprintf("%d jobs over %.1f days (%s), load %.2f, on %s: %d CPUs, %d GPUs.", r.Trace.Jobs, r.Trace.Days, r.Trace.Format, r.Trace.Load,
-		r.Cluster.Name, r.Cluster.CPUs, r.Cluster.GPUs)
+	var text strings.Builder
+	text.WriteString(fmt.Sprintf("%d jobs over %.1f days (%s), load %.2f, on %s: %d CPUs, %d GPUs.", r.Trace.Jobs, r.Trace.Days, r.Trace.Format, r.Trace.Load,
+		r.Cluster.Name, r.Cluster.CPUs, r.Cluster.GPUs))
 	for _, l := range r.Trace.LeftOut {
-		text += fmt.Sprintf(" Left out: %d jobs (%s).", l.Jobs, l.Why)
+		text.WriteString(fmt.Sprintf(" Left out: %d jobs (%s).", l.Jobs, l.Why))
 	}
 	if r.Trace.Broken > 0 {
-		text += fmt.Sprintf(" Skipped: %d broken lines.", r.Trace.Broken)
+		text.WriteString(fmt.Sprintf(" Skipped: %d broken lines.", r.Trace.Broken))
 	}
-	return text
+	return text.String()
 }
 
 // cards are the figures to look at first.

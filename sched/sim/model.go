@@ -27,12 +27,13 @@ type Model struct {
 
 	nodes    []modelNode
 	index    map[string]int
-	licenses map[string]int64
-	queue    []*modelJob  // by falling priority, then in their order
-	running  []*modelJob  // by rising id
-	last     job.Time     // of the latest cycle
-	changed  bool         // since then
-	kinds    map[kind]int // that jobs had
+	licenses map[string]int64 // that are free
+	owned    map[string]int64 // in all
+	queue    []*modelJob      // by falling priority, then in their order
+	running  []*modelJob      // by rising id
+	last     job.Time         // of the latest cycle
+	changed  bool             // since then
+	kinds    map[kind]int     // that jobs had
 	hash     uint64
 }
 
@@ -48,7 +49,7 @@ func CycleModel() *Model {
 func FIFOModel() *Model { return newModel("model of strict FIFO") }
 
 func newModel(name string) *Model {
-	return &Model{name: name, index: map[string]int{}, licenses: map[string]int64{}, kinds: map[kind]int{}, hash: fnvOffset}
+	return &Model{name: name, index: map[string]int{}, licenses: map[string]int64{}, owned: map[string]int64{}, kinds: map[kind]int{}, hash: fnvOffset}
 }
 
 const fnvOffset = 0xcbf29ce484222325
@@ -101,7 +102,7 @@ func (m *Model) Apply(e job.Event) error {
 	switch e := e.(type) {
 	case job.Configured:
 		for _, l := range e.Config.Licenses {
-			m.licenses[l.Name] = l.Count
+			m.licenses[l.Name], m.owned[l.Name] = l.Count, l.Count
 		}
 	case job.NodeSet:
 		n := modelNode{name: e.Node.Name, features: e.Node.Features}
@@ -167,8 +168,8 @@ func (m *Model) submit(e job.Submitted) error {
 		}
 	}
 	for _, l := range j.licenses {
-		if m.licenses[l.Name] < l.Count {
-			fits = 0 // of a model's licences none are in use when jobs ask for too many
+		if m.owned[l.Name] < l.Count {
+			return fmt.Errorf("job %d can never run: it needs %d licences %s of %d", j.id, l.Count, l.Name, m.owned[l.Name])
 		}
 	}
 	if fits < j.count {

@@ -138,8 +138,8 @@ func Run(ctx context.Context, p Policy, c *Cluster, t *Trace, o Options) (*Resul
 			return nil, context.Cause(ctx)
 		}
 		at := p.Next()
-		if at <= s.now && next > 0 {
-			at = s.now + 1 // it was asked at this moment
+		if at = max(at, s.now); at == s.now && s.result.moments > 0 {
+			at++ // it was asked at this moment
 		}
 		if next < len(t.Jobs) {
 			at = min(at, t.Jobs[next].Submit.Add(offset))
