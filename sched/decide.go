@@ -266,10 +266,14 @@ func (s *Scheduler) promise(i int) {
 	if old != nil {
 		s.lift(old, r.id)
 	}
-	p := s.earliest(r, s.now)
+	before := job.Never
+	if old != nil {
+		before = old.start
+	}
+	p := s.earliestBefore(r, s.now, before)
 	if old != nil {
 		s.lower(old, r.id)
-		if p.start >= old.start {
+		if p.start >= before {
 			return
 		}
 	}

@@ -190,7 +190,7 @@ func (s *Scheduler) fill(grown []int32, arrivals []job.ID, round int) {
 }
 
 // maxImproved is how many promises are looked at again after one event.
-const maxImproved = 256
+const maxImproved = 32
 
 // filling is one round of fill.
 type filling struct {
@@ -227,7 +227,7 @@ func (f *filling) addHolders() {
 			if s.fitsNow(r, x) {
 				seen[t.id] = true
 				f.jobs = append(f.jobs, t.id)
-			} else if h < 4 && f.round == 0 && later < maxImproved {
+			} else if h < 4 && f.round == 0 && later < maxImproved && s.fitsSooner(r, x) {
 				later++
 				seen[t.id] = true
 				f.jobs = append(f.jobs, t.id)
@@ -266,6 +266,28 @@ func (s *Scheduler) fitsNow(r *record, x int32) bool {
 				fits = free.holds(&o.cells[k].v)
 			}
 			if fits {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// fitsSooner says whether a job would fit on a node before it is planned there.
+func (s *Scheduler) fitsSooner(r *record, x int32) bool {
+	n := s.nodes[x]
+	line := append(s.line[:0], n.line...)
+	for k := range r.plan.picks {
+		if r.plan.picks[k].node == x {
+			line.give(r.plan.start, r.plan.end, &r.plan.picks[k].v)
+		}
+	}
+	s.line = line
+	c := s.classes[r.class]
+	for i := range c.options {
+		o := &c.options[i]
+		for k := range o.cells {
+			if o.cells[k].cell == n.place.cell && line.earliest(&o.cells[k].v, s.now, s.limitIn(r.spec, o.part)) < r.plan.start {
 				return true
 			}
 		}

@@ -26,7 +26,8 @@ func (s *Scheduler) Fork() *Scheduler {
 	c.due = slices.Clone(s.due)
 	c.ends = slices.Clone(s.ends)
 	c.pass = nil
-	c.out, c.scratch, c.cands, c.set = nil, nil, nil, nil
+	c.out, c.scratch, c.cands, c.set, c.line = nil, nil, nil, nil, nil
+	c.open = job.Promised{}
 	return &c
 }
 

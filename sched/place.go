@@ -328,7 +328,7 @@ func (s *Scheduler) chooseBlocks(cands []cand, k, seg int) ([]cand, bool) {
 	var chosen []cand
 	for k > 0 {
 		if i := tightest(all, k); i >= 0 {
-			return append(chosen, in[all[i].lo:all[i].lo+k]...), true
+			return append(chosen, s.climb(in[all[i].lo:all[i].hi], k)...), true
 		}
 		if len(all) == 0 {
 			return nil, false
@@ -337,7 +337,7 @@ func (s *Scheduler) chooseBlocks(cands []cand, k, seg int) ([]cand, bool) {
 		if n == 0 {
 			return nil, false
 		}
-		chosen = append(chosen, in[all[0].lo:all[0].lo+n]...)
+		chosen = append(chosen, s.climb(in[all[0].lo:all[0].hi], n)...)
 		k -= n
 		all = all[1:]
 	}

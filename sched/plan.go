@@ -11,7 +11,12 @@ import (
 // before from, with what runs and what is planned as it is. Its start is job.Never if it
 // cannot, as things are.
 func (s *Scheduler) earliest(r *record, from job.Time) placement {
-	best := placement{start: job.Never}
+	return s.earliestBefore(r, from, job.Never)
+}
+
+// earliestBefore is earliest if that is before a time; else it has no picks.
+func (s *Scheduler) earliestBefore(r *record, from, before job.Time) placement {
+	best := placement{start: before}
 	c := s.classes[r.class]
 	for i := range c.options {
 		o := &c.options[i]
@@ -120,7 +125,8 @@ type gang struct {
 
 // window is a span of time in which a node is free.
 type window struct {
-	a, b job.Time
+	a, b  job.Time
+	order int32
 	cand
 }
 
@@ -146,7 +152,7 @@ func (g *gang) find() (job.Time, []cand) {
 		if a.a != b.a {
 			return cmp.Compare(a.a, b.a)
 		}
-		return cmp.Compare(g.s.net.order[a.node], g.s.net.order[b.node])
+		return cmp.Compare(a.order, b.order)
 	})
 	return g.sweep()
 }
@@ -167,7 +173,7 @@ func (g *gang) collect(x int, c *cell, t *tree, i int, lo, hi int32, last job.Ti
 		return
 	}
 	g.s.nodes[node].line.windows(&t.need, g.from, last, g.d, func(a, b job.Time) {
-		g.windows = append(g.windows, window{a, b, cand{node, int16(x)}})
+		g.windows = append(g.windows, window{a, b, g.s.net.order[node], cand{node, int16(x)}})
 	})
 }
 
@@ -228,6 +234,9 @@ func (g *gang) forever() job.Time {
 		b := heap.pop()
 		if b.at == job.Never {
 			break
+		}
+		if b.at >= g.last {
+			return g.last
 		}
 		if b.hi-b.lo == 1 {
 			node := g.s.cells[g.o.cells[b.x].cell].nodes[b.lo]

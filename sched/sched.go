@@ -68,6 +68,7 @@ type Scheduler struct {
 	scratch []byte
 	cands   []cand
 	set     []uint64
+	line    timeline
 }
 
 // New is a scheduler without nodes, partitions and jobs.
