@@ -30,13 +30,13 @@ func (s *Scheduler) Apply(e job.Event) error {
 
 // dueBefore says whether time passing up to at changes more than the clock.
 func (s *Scheduler) dueBefore(at job.Time) bool {
-	for len(s.ends) > 0 && s.ends[0].t < at {
-		if r := s.record(s.ends[0].id); r.ends == s.ends[0].t && (r.state == job.Running || r.state == job.Completing) {
+	for len(s.ends.timers) > 0 && s.ends.timers[0].t < at {
+		if r := s.record(s.ends.timers[0].id); r.ends == s.ends.timers[0].t && (r.state == job.Running || r.state == job.Completing) {
 			return true
 		}
-		s.ends.pop()
+		s.ownClock(&s.ends).pop()
 	}
-	return len(s.wake) > 0 && s.wake[0].t <= at
+	return len(s.wake.timers) > 0 && s.wake.timers[0].t <= at
 }
 
 // applyLater applies e on a copy, so that if it is refused time has not passed either.

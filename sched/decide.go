@@ -30,14 +30,14 @@ func (s *Scheduler) Decide(now job.Time) []job.Event {
 // limit is expected to go on for a minute, then for two, four and so on; in a decision
 // already at its limit, before an event only after it.
 func (s *Scheduler) advance(now job.Time, deciding bool) {
-	for len(s.wake) > 0 && s.wake[0].t <= now {
-		t := s.wake.pop()
+	for len(s.wake.timers) > 0 && s.wake.timers[0].t <= now {
+		t := s.ownClock(&s.wake).pop()
 		s.now = max(s.now, t.t)
 		s.woken(t)
 	}
 	s.now = max(s.now, now)
-	for len(s.ends) > 0 && (s.ends[0].t < s.now || deciding && s.ends[0].t == s.now) {
-		t := s.ends.pop()
+	for len(s.ends.timers) > 0 && (s.ends.timers[0].t < s.now || deciding && s.ends.timers[0].t == s.now) {
+		t := s.ownClock(&s.ends).pop()
 		i, ok := s.find(t.id)
 		if !ok || s.jobs[i].ends != t.t || s.jobs[i].state != job.Running && s.jobs[i].state != job.Completing {
 			continue
@@ -96,7 +96,7 @@ func (s *Scheduler) overrun(i int) {
 		}
 	}
 	s.useLicenses(r.licenses, old, r.ends, false)
-	s.ends.push(timer{r.ends, r.id})
+	s.ownClock(&s.ends).push(timer{r.ends, r.id})
 }
 
 // sane says whether nothing is taken twice between two times.
@@ -312,8 +312,8 @@ func (s *Scheduler) keepPlan(i int, p placement) {
 
 // dropDue drops what was planned to start by now: what of it could start has started.
 func (s *Scheduler) dropDue() {
-	for len(s.due) > 0 && s.due[0].t <= s.now {
-		t := s.due.pop()
+	for len(s.due.timers) > 0 && s.due.timers[0].t <= s.now {
+		t := s.ownClock(&s.due).pop()
 		if i, ok := s.find(t.id); ok && s.jobs[i].plan != nil && s.jobs[i].plan.start == t.t {
 			s.breach(i, s.obstacle(s.jobs[i]))
 		}

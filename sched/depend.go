@@ -209,7 +209,7 @@ func (s *Scheduler) consider(i int) {
 		r.never = never
 	}
 	if at > s.now && at != job.Never && at != 0 {
-		s.wake.push(timer{at, r.id})
+		s.ownClock(&s.wake).push(timer{at, r.id})
 	}
 	if f != met || r.held != 0 || r.spec.Begin > s.now {
 		return
@@ -228,7 +228,7 @@ func (s *Scheduler) consider(i int) {
 	r.key = s.keyOf(r)
 	if t := r.spec.Topology; t.Switches > 0 && t.Wait < job.Forever && !r.soft {
 		if until := r.eligible.Add(t.Wait); until > s.now {
-			s.wake.push(timer{until, r.id})
+			s.ownClock(&s.wake).push(timer{until, r.id})
 		} else {
 			r.soft, r.class = true, s.classOf(r.spec, true)
 		}

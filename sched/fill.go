@@ -82,8 +82,8 @@ func (s *Scheduler) allowed(r *record) bool {
 // startDue starts the jobs whose time has come.
 func (s *Scheduler) startDue() {
 	var ids []job.ID
-	for len(s.due) > 0 && s.due[0].t <= s.now {
-		t := s.due.pop()
+	for len(s.due.timers) > 0 && s.due.timers[0].t <= s.now {
+		t := s.ownClock(&s.due).pop()
 		if r := s.record(t.id); r != nil && r.plan != nil && r.plan.start == t.t {
 			ids = append(ids, t.id)
 		}
@@ -467,7 +467,7 @@ func (s *Scheduler) replan(k key, all bool) {
 
 // clearPlans takes all plans out of the timelines: what is left is what runs.
 func (s *Scheduler) clearPlans() {
-	s.planned, s.due = 0, nil
+	s.planned, s.due = 0, clock{}
 	for i, n := range s.nodes {
 		if len(n.holds) == 0 {
 			continue

@@ -6,14 +6,14 @@ import (
 	"github.com/gangway-hpc/gangway/internal/job"
 )
 
-// Fork is an independent copy, made by copying on write: it costs a pointer a job and a
-// node, and later what either of the two changes.
+// Fork is an independent copy, made by copying on write: it costs next to
+// nothing, and later a pointer a job and a node, and what either of the two changes.
 func (s *Scheduler) Fork() *Scheduler {
 	c := *s
 	s.tok, c.tok = new(token), new(token)
-	c.nodes = slices.Clone(s.nodes)
-	c.jobs = slices.Clone(s.jobs)
-	c.arrays = slices.Clone(s.arrays)
+	for _, x := range []*Scheduler{s, &c} { // an append makes a copy, a change sees the token
+		x.nodes, x.jobs, x.arrays = slices.Clip(x.nodes), slices.Clip(x.jobs), slices.Clip(x.arrays)
+	}
 	c.classes = slices.Clone(s.classes)
 	c.cells = slices.Clone(s.cells)
 	c.parts = slices.Clone(s.parts)
@@ -22,9 +22,6 @@ func (s *Scheduler) Fork() *Scheduler {
 	c.grown = slices.Clone(s.grown)
 	c.lost = slices.Clone(s.lost)
 	c.expired = slices.Clone(s.expired)
-	c.wake = slices.Clone(s.wake)
-	c.due = slices.Clone(s.due)
-	c.ends = slices.Clone(s.ends)
 	c.pass = nil
 	c.out, c.scratch, c.cands, c.set, c.line = nil, nil, nil, nil, nil
 	c.open = job.Promised{}

@@ -45,6 +45,9 @@ func (s *Scheduler) own(i int32) *node {
 		c.line = slices.Clone(n.line)
 		c.runs = slices.Clone(n.runs)
 		c.holds = slices.Clone(n.holds)
+		if s.nodesTok != s.tok {
+			s.nodes, s.nodesTok = slices.Clone(s.nodes), s.tok
+		}
 		s.nodes[i] = &c
 		return &c
 	}

@@ -96,7 +96,22 @@ func (o *naive) allowed(spec *job.Spec, set uint) bool {
 	return true
 }
 
-// possible says whether a job could start at t, and below how few leaves.
+// spread is below how many leaves nodes are; of segments, in how many blocks.
+func (o *naive) spread(spec *job.Spec, set uint) int {
+	at := o.leaf
+	if spec.Topology.Segment > 0 {
+		at = o.block
+	}
+	seen := uint(0)
+	for n := range o.nodes {
+		if set&(1<<n) != 0 {
+			seen |= 1 << at[n]
+		}
+	}
+	return bits.OnesCount(seen)
+}
+
+// possible says whether a job could start at t, and with how little spread.
 func (o *naive) possible(spec *job.Spec, t int) (bool, int) {
 	room := uint(0)
 	for n := range o.nodes {
@@ -107,13 +122,7 @@ func (o *naive) possible(spec *job.Spec, t int) (bool, int) {
 	found, fewest := false, 99
 	for set := uint(1); set < 1<<len(o.nodes); set++ {
 		if set&^room == 0 && o.allowed(spec, set) {
-			leaves := uint(0)
-			for n := range o.nodes {
-				if set&(1<<n) != 0 {
-					leaves |= 1 << o.leaf[n]
-				}
-			}
-			found, fewest = true, min(fewest, bits.OnesCount(leaves))
+			found, fewest = true, min(fewest, o.spread(spec, set))
 		}
 	}
 	return found, fewest
@@ -190,12 +199,8 @@ func TestOracle(t *testing.T) {
 				}
 			}
 			if r.state == job.Running {
-				leaves := uint(0)
-				for _, p := range r.picks {
-					leaves |= 1 << o.leaf[p.node]
-				}
 				cases++
-				if _, fewest := o.possible(r.spec, 1); bits.OnesCount(leaves) == fewest {
+				if _, fewest := o.possible(r.spec, 1); o.spread(r.spec, set) == fewest {
 					spread++
 				} else {
 					worse = append(worse, r.spec.Topology)

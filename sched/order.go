@@ -166,6 +166,20 @@ func (a timer) before(b timer) bool { return a.t < b.t || a.t == b.t && a.id < b
 // timers is a heap, the earliest first.
 type timers []timer
 
+// clock is timers that may be shared with a fork.
+type clock struct {
+	timers
+	tok *token
+}
+
+// ownClock makes timers changeable.
+func (s *Scheduler) ownClock(c *clock) *timers {
+	if c.tok != s.tok {
+		c.timers, c.tok = slices.Clone(c.timers), s.tok
+	}
+	return &c.timers
+}
+
 func (h *timers) push(t timer) {
 	*h = append(*h, t)
 	s := *h

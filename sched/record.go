@@ -100,6 +100,9 @@ func (s *Scheduler) ownJob(i int) *record {
 		c := *r
 		c.tok = s.tok
 		c.dependents = slices.Clip(r.dependents)
+		if s.jobsTok != s.tok {
+			s.jobs, s.jobsTok = slices.Clone(s.jobs), s.tok
+		}
 		s.jobs[i] = &c
 		return &c
 	}
@@ -112,6 +115,9 @@ func (s *Scheduler) ownArray(i int32) *array {
 		c := *a
 		c.tok = s.tok
 		c.dependents = slices.Clip(a.dependents)
+		if s.arraysTok != s.tok {
+			s.arrays, s.arraysTok = slices.Clone(s.arrays), s.tok
+		}
 		s.arrays[i] = &c
 		return &c
 	}
@@ -204,10 +210,18 @@ func checkSpec(p *job.Spec) (why, nearest string) {
 		name string
 		n    int
 	}{
-		{"--nodes", p.MinNodes}, {"--nodes", p.MaxNodes}, {"--ntasks", p.Tasks}, {"--ntasks-per-node", p.TasksPerNode},
-		{"--cpus-per-task", p.CPUsPerTask}, {"--cpus-per-gpu", p.CPUsPerGPU}, {"--threads-per-core", p.ThreadsPerCore},
-		{"--segment", p.Topology.Segment}, {"--switches", p.Topology.Switches}, {"the topology level", p.Topology.Required},
-		{"the number of spares", p.Spares}, {"the number of requeues", p.MaxRequeue},
+		{"--nodes", p.MinNodes},
+		{"--nodes", p.MaxNodes},
+		{"--ntasks", p.Tasks},
+		{"--ntasks-per-node", p.TasksPerNode},
+		{"--cpus-per-task", p.CPUsPerTask},
+		{"--cpus-per-gpu", p.CPUsPerGPU},
+		{"--threads-per-core", p.ThreadsPerCore},
+		{"--segment", p.Topology.Segment},
+		{"--switches", p.Topology.Switches},
+		{"the topology level", p.Topology.Required},
+		{"the number of spares", p.Spares},
+		{"the number of requeues", p.MaxRequeue},
 	} {
 		if x.n < 0 || x.n > 1<<24 {
 			return fmt.Sprintf("%s %d is not between 0 and %d", x.name, x.n, 1<<24), ""

@@ -62,7 +62,7 @@ func (s *Scheduler) setPlan(i int, p *plan) {
 		s.touched(n)
 	}
 	s.useLicenses(p.licenses, p.start, p.end, false)
-	s.due.push(timer{p.start, r.id})
+	s.ownClock(&s.due).push(timer{p.start, r.id})
 }
 
 // breach takes away what is planned for job i because it cannot be kept.
@@ -95,7 +95,7 @@ func (s *Scheduler) start(i int, alloc *job.Allocation, picks []pick, licenses [
 		s.reindex(picks[k].node)
 	}
 	s.useLicenses(licenses, s.now, r.ends, false)
-	s.ends.push(timer{r.ends, r.id})
+	s.ownClock(&s.ends).push(timer{r.ends, r.id})
 	if r.array >= 0 {
 		s.ownArray(r.array).started++
 	}

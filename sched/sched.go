@@ -25,14 +25,15 @@ type Scheduler struct {
 	now  job.Time
 	hash uint64
 
-	config     job.Config
-	network    job.Network
-	parts      []part
-	restricted bool // a partition is not for everyone
-	nodes      []*node
-	names      names
-	licenses   []license
-	licenseTok *token
+	config                       job.Config
+	network                      job.Network
+	parts                        []part
+	restricted                   bool // a partition is not for everyone
+	nodes                        []*node
+	names                        names
+	licenses                     []license
+	licenseTok                   *token
+	nodesTok, jobsTok, arraysTok *token // of the lists
 
 	jobs       []*record // by rising id
 	arrays     []*array
@@ -49,9 +50,9 @@ type Scheduler struct {
 	regrow   bool     // licences were given back
 	retry    bool     // what could not be planned may be now
 	anew     bool     // everything is to be planned anew
-	wake     timers   // when something about a job changes
-	due      timers   // when a job is planned to start
-	ends     timers   // when a running job reaches its limit
+	wake     clock    // when something about a job changes
+	due      clock    // when a job is planned to start
+	ends     clock    // when a running job reaches its limit
 
 	// The index, which follows from the above.
 	stale   bool
@@ -86,7 +87,7 @@ func (s *Scheduler) Hash() uint64 { return s.hash }
 // only events can change anything.
 func (s *Scheduler) Next() job.Time {
 	next := job.Never
-	for _, h := range []timers{s.wake, s.due} {
+	for _, h := range []timers{s.wake.timers, s.due.timers} {
 		if len(h) > 0 {
 			next = min(next, h[0].t)
 		}

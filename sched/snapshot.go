@@ -114,7 +114,7 @@ func (s *Scheduler) Snapshot(w io.Writer) error {
 	for _, a := range s.arrays {
 		h.Arrays = append(h.Arrays, savedArray{a.first, a.n, a.throttle, a.active, a.started, a.ended, a.ok, a.failed, a.dependents})
 	}
-	for _, t := range s.wake {
+	for _, t := range s.wake.timers {
 		h.WakeTimes, h.WakeJobs = append(h.WakeTimes, t.t), append(h.WakeJobs, t.id)
 	}
 	buffered := bufio.NewWriterSize(w, 1<<16)
@@ -220,7 +220,7 @@ func (s *Scheduler) restoreCluster(h *header) error {
 	}
 	for i := range h.WakeTimes {
 		if i < len(h.WakeJobs) {
-			s.wake.push(timer{h.WakeTimes[i], h.WakeJobs[i]})
+			s.ownClock(&s.wake).push(timer{h.WakeTimes[i], h.WakeJobs[i]})
 		}
 	}
 	s.refresh()
@@ -287,6 +287,6 @@ func (s *Scheduler) restoreRun(r *record) error {
 		n.runs = slices.Insert(n.runs, at, r.id)
 	}
 	s.useLicenses(r.licenses, s.now, r.ends, false)
-	s.ends.push(timer{r.ends, r.id})
+	s.ownClock(&s.ends).push(timer{r.ends, r.id})
 	return nil
 }

@@ -75,10 +75,10 @@ func (s *Scheduler) enter(i int) {
 	r := s.jobs[i]
 	s.await(r)
 	if t := r.spec.Begin; t > s.now {
-		s.wake.push(timer{t, r.id})
+		s.ownClock(&s.wake).push(timer{t, r.id})
 	}
 	if t := s.latest(r); t >= s.now {
-		s.wake.push(timer{t.Add(1), r.id})
+		s.ownClock(&s.wake).push(timer{t.Add(1), r.id})
 	} else if t > 0 {
 		s.expired = append(s.expired, r.id)
 	}
