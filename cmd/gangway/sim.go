@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -71,14 +72,14 @@ sacct -aPX -S 2026-01-01 -o JobID,Submit,ElapsedRaw,Timelimit,AllocTRES,State >j
 	flags.StringVar(&f.html, "html", "", "write a report with pictures to this file")
 	flags.StringVar(&f.format, "format", "", "the trace's format, if it cannot be told: swf, philly, openb, kueue, sacct")
 	flags.StringVar(&f.limits, "limits", string(sim.Exact), "time limits of jobs: exact; over (2 to 10 times too long); given (by the trace)")
-	flags.StringVar(&f.backfill, "backfill", "conservative", "conservative, easy or none")
+	flags.StringVar(&f.backfill, "backfill", "", "conservative, easy or none; without it what slurm.conf says, or conservative")
 	flags.Uint64Var(&f.seed, "seed", 1, "of the time limits that are too long")
 	flags.IntVar(&f.jobs, "jobs", 0, "only the first so many jobs of the file")
 	flags.BoolVar(&f.strict, "strict", false, "refuse a trace with a line that cannot be read")
 	flags.BoolVar(&f.compare, "compare", false, "run the models of other policies too")
 	completeFlag(cmd, "format", completeWords("swf", "philly", "openb", "kueue", "sacct"))
 	completeFlag(cmd, "limits", completeWords("exact", "over", "given"))
-	completeFlag(cmd, "backfill", completeWords("conservative", "easy", "none"))
+	completeFlag(cmd, "backfill", completeWords(backfills()...))
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		report, err := f.run(cmd.Context(), env, args[0])
@@ -96,6 +97,9 @@ sacct -aPX -S 2026-01-01 -o JobID,Submit,ElapsedRaw,Timelimit,AllocTRES,State >j
 	return cmd
 }
 
+// backfills are the names of job.Conservative, job.EASY and job.None, in their order.
+func backfills() []string { return []string{"conservative", "easy", "none"} }
+
 // run reads the trace and the cluster, and runs one through the other.
 func (f *simFlags) run(ctx context.Context, env *cli.Env, name string) (*sim.Report, error) {
 	if err := f.check(); err != nil {
@@ -109,7 +113,9 @@ func (f *simFlags) run(ctx context.Context, env *cli.Env, name string) (*sim.Rep
 	if err != nil {
 		return nil, err
 	}
-	cluster.Config.Backfill = map[string]job.Backfill{"conservative": job.Conservative, "easy": job.EASY, "none": job.None}[f.backfill]
+	if f.backfill != "" {
+		cluster.Config.Backfill = job.Backfill(slices.Index(backfills(), f.backfill))
+	}
 	report := sim.NewReport(trace, cluster)
 	add := func(p sim.Policy, policy string, model bool) error {
 		o := sim.Options{Limits: sim.Limits(f.limits), Seed: f.seed, Progress: progressOf(env, policy)}
@@ -117,11 +123,15 @@ func (f *simFlags) run(ctx context.Context, env *cli.Env, name string) (*sim.Rep
 		if err != nil {
 			return fmt.Errorf("simulate %s: %w", policy, err)
 		}
+		if o.Progress != nil {
+			fmt.Fprint(env.Stderr, "\r\x1b[K")
+		}
 		r.Policy, r.Model = policy, model
 		report.Results = append(report.Results, r)
 		return nil
 	}
-	if err := add(sched.New(), "gangway ("+f.backfill+")", false); err != nil || !f.compare {
+	name = "gangway (" + backfills()[cluster.Config.Backfill] + ")"
+	if err := add(sched.New(), name, false); err != nil || !f.compare {
 		return report, err
 	}
 	for _, m := range []*sim.Model{sim.CycleModel(), sim.FIFOModel()} {
@@ -160,7 +170,7 @@ func (f *simFlags) check() error {
 		return fault.Usage(errors.New("CPUs or GPUs of nodes that a file describes"), "leave out --cpus-per-node and --gpus-per-node")
 	}
 	for _, choice := range []struct{ flag, value, valid string }{
-		{"limits", f.limits, " exact over given "}, {"backfill", f.backfill, " conservative easy none "}, {"format", f.format, "  swf philly openb kueue sacct "},
+		{"limits", f.limits, " exact over given "}, {"backfill", f.backfill, "  " + strings.Join(backfills(), " ") + " "}, {"format", f.format, "  swf philly openb kueue sacct "},
 	} {
 		if !strings.Contains(choice.valid, " "+choice.value+" ") {
 			return fault.Usage(fmt.Errorf("--%s %q is not known", choice.flag, choice.value), "valid are:"+choice.valid)

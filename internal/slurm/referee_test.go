@@ -1,6 +1,7 @@
 package slurm_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -74,7 +75,12 @@ PrivateData=cloud
 SuspendProgram=/bin/true
 ResumeProgram=/bin/true
 MaxArraySize=2001
+PriorityType=priority/multifactor
 PriorityMaxAge=14-0
+PriorityWeightAge=1000
+PriorityWeightJobSize=20
+PriorityWeightPartition=300000
+Licenses=matlab:50,foo:1
 `, port, at, at) + referee
 	for name, text := range map[string]string{"slurm.conf": text, "topology.conf": refereeTopology, "gres.conf": "Name=gpu File=/dev/null\n"} {
 		if err := os.WriteFile(filepath.Join(at, name), []byte(text), 0o644); err != nil {
@@ -84,22 +90,30 @@ PriorityMaxAge=14-0
 	ctx, stop := context.WithCancel(context.Background())
 	controller := exec.CommandContext(ctx, "slurmctld", "-D", "-i")
 	controller.Env = append(os.Environ(), "SLURM_CONF="+conf)
+	var log bytes.Buffer // to be looked at when it has ended
+	controller.Stdout, controller.Stderr = &log, &log
 	if err := controller.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { stop(); _ = controller.Wait() })
+	ended := make(chan struct{})
+	go func() { _ = controller.Wait(); close(ended) }()
+	t.Cleanup(func() { stop(); <-ended })
 	ask := func(args ...string) (string, error) {
 		cmd := exec.Command("scontrol", append([]string{"-o", "show"}, args...)...)
 		cmd.Env = controller.Env
 		out, err := cmd.Output()
 		return string(out), err
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
-		if out, err := ask("node"); err == nil && strings.Contains(out, "NodeName=") {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Skip("needs a slurmctld that starts in 20 s")
+	deadline := time.After(30 * time.Second)
+	for up := false; !up; {
+		out, err := ask("node")
+		up = err == nil && strings.Contains(out, "NodeName=")
+		select {
+		case <-ended:
+			t.Fatalf("slurmctld ended:\n%s", log.String())
+		case <-deadline:
+			t.Skip("needs a slurmctld that starts in 30 s")
+		case <-time.After(100 * time.Millisecond):
 		}
 	}
 	return conf, func(kind string) []record {
@@ -162,6 +176,20 @@ func TestLoadAgainstSlurm(t *testing.T) {
 		check(n.Name, "Gres", gres, r["Gres"])
 	}
 	comparePartitions(t, c, show("partition"), check)
+	config := record{}
+	for _, r := range show("config") {
+		for key, value := range r {
+			config[key] = value
+		}
+	}
+	check("config", "ClusterName", c.Name, config["ClusterName"])
+	check("config", "MaxArraySize", strconv.Itoa(int(c.Config.MaxArray)), config["MaxArraySize"])
+	check("config", "PriorityMaxAge", slurm.FormatTime(c.Config.Weights.MaxAge), config["PriorityMaxAge"])
+	check("config", "PriorityWeightAge", strconv.Itoa(int(c.Config.Weights.Age)), config["PriorityWeightAge"])
+	check("config", "PriorityWeightJobSize", strconv.Itoa(int(c.Config.Weights.Size)), config["PriorityWeightJobSize"])
+	check("config", "PriorityWeightPartition", strconv.Itoa(int(c.Config.Weights.Partition)), config["PriorityWeightPartition"])
+	check("config", "Licenses", fmt.Sprintf("%s:%d,%s:%d", c.Config.Licenses[0].Name, c.Config.Licenses[0].Count, c.Config.Licenses[1].Name, c.Config.Licenses[1].Count),
+		config["Licenses"])
 	for _, r := range show("topology") {
 		for _, s := range c.Network.Switches {
 			if s.Name == r["SwitchName"] && s.Nodes != nil {
