@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -124,6 +125,10 @@ Licenses=matlab:50,foo:1
 		var all []record
 		for line := range strings.Lines(out) {
 			r := record{}
+			if key, value, ok := strings.Cut(line, " = "); ok { // of "show config"
+				r[strings.TrimSpace(key)] = strings.TrimSpace(value)
+				line = ""
+			}
 			for word := range strings.FieldsSeq(line) {
 				key, value, _ := strings.Cut(word, "=")
 				r[key] = value
@@ -178,9 +183,7 @@ func TestLoadAgainstSlurm(t *testing.T) {
 	comparePartitions(t, c, show("partition"), check)
 	config := record{}
 	for _, r := range show("config") {
-		for key, value := range r {
-			config[key] = value
-		}
+		maps.Copy(config, r)
 	}
 	check("config", "ClusterName", c.Name, config["ClusterName"])
 	check("config", "MaxArraySize", strconv.Itoa(int(c.Config.MaxArray)), config["MaxArraySize"])
