@@ -189,17 +189,12 @@ func shaped(r *rng) job.Spec {
 	return p
 }
 
-// whole is a job on some whole nodes.
-func whole(r *rng) job.Spec {
-	return gpus(1+r.next(4), 8, job.Duration(1+r.next(48))*job.Hour)
-}
-
 // BenchmarkReplan plans 100,000 pending jobs anew, in their order.
 func BenchmarkReplan(b *testing.B) {
 	for _, c := range []struct {
 		name string
 		spec func(*rng) job.Spec
-	}{{"unconstrained", philly}, {"whole", whole}, {"topology", shaped}} {
+	}{{"unconstrained", philly}, {"topology", shaped}} {
 		b.Run(c.name, func(b *testing.B) {
 			s := backlog(b, c.spec)
 			b.ResetTimer()

@@ -183,9 +183,10 @@ func (s *Scheduler) resolve(c *class) {
 			continue
 		}
 		for _, alt := range alternatives(c.spec.Constraint) {
-			if o, could, ok := s.option(c.spec, p, alt); ok {
+			o, could, ok := s.option(c.spec, p, alt)
+			c.could = max(c.could, could)
+			if ok {
 				c.options = append(c.options, o)
-				c.could = max(c.could, could)
 			}
 		}
 	}
