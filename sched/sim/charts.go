@@ -14,7 +14,7 @@ import (
 const (
 	chartWidth  = 960.0
 	chartLeft   = 56.0
-	chartRight  = chartWidth - 12
+	chartRight  = chartWidth - 24
 	chartSteps  = 480 // points of a line
 	ganttNodes  = 64
 	ganttBars   = 5000
@@ -59,7 +59,7 @@ func (r *Report) overTime(label string, height float64, percent bool, pick func(
 	if percent {
 		f.gridY([]float64{0, 0.25, 0.5, 0.75, 1}, func(v float64) string { return strconv.Itoa(int(v*100)) + " %" })
 	} else {
-		step := niceStep(f.y1 / 4)
+		step := max(niceStep(f.y1/4), 1)
 		f.y1 = math.Ceil(f.y1/step) * step
 		var values []float64
 		for v := 0.0; v <= f.y1+step/2; v += step {

@@ -41,7 +41,7 @@ func (r *Report) HTML(w io.Writer) error {
 
 func (r *Report) summary() string {
 	var text strings.Builder
-	text.WriteString(fmt.Sprintf("%d jobs over %.1f days (%s), load %.2f, on %s: %d CPUs, %d GPUs.", r.Trace.Jobs, r.Trace.Days, r.Trace.Format, r.Trace.Load,
+	text.WriteString(fmt.Sprintf("%d jobs over %s (%s), load %.2f, on %s: %d CPUs, %d GPUs.", r.Trace.Jobs, span(r.Trace.Days*86400), r.Trace.Format, r.Trace.Load,
 		r.Cluster.Name, r.Cluster.CPUs, r.Cluster.GPUs))
 	for _, l := range r.Trace.LeftOut {
 		text.WriteString(fmt.Sprintf(" Left out: %d jobs (%s).", l.Jobs, l.Why))
@@ -61,7 +61,7 @@ func (r *Report) cards(b *strings.Builder, x *Result) {
 	b.WriteString("<div class=\"cards\">\n")
 	for _, card := range [][3]string{
 		{"mean wait", span(x.Wait.Mean), "p95 " + span(x.Wait.P95)},
-		{"utilisation", fmt.Sprintf("%.1f %%", 100*x.Utilisation), fmt.Sprintf("%.0f GPU hours delivered", x.GPUHours)},
+		{"utilisation", fmt.Sprintf("%.1f %%", 100*x.Utilisation), amount(x.GPUHours) + " GPU hours delivered"},
 		{"promises broken", strconv.Itoa(x.Promise.Broken), promise},
 		{"decision, p99", fmt.Sprintf("%.0f µs", x.Decide.P99), fmt.Sprintf("%.0f decisions a second", x.DecisionsSec)},
 	} {
@@ -129,7 +129,7 @@ const pageStyle = `
 :root{--bg:#fff;--fg:#1b2430;--dim:#667085;--rule:#e4e7ec;--card:#f7f8fa;--c0:#2563eb;--c1:#ea7317;--c2:#6b7280;--c3:#059669;
 --s0:#bfdbfe;--s1:#93c5fd;--s2:#60a5fa;--s3:#2563eb;--s4:#1e3a8a;--s5:#9333ea;--s6:#db2777}
 @media (prefers-color-scheme:dark){:root{--bg:#12161c;--fg:#e6e9ee;--dim:#98a2b3;--rule:#2a313b;--card:#1b2129;--c0:#6ea8fe;--c1:#fb9a4b;--c2:#a3aab5;--c3:#34d399;
---s0:#dbeafe;--s1:#a5c8fd;--s2:#6ea8fe;--s3:#3b82f6;--s4:#2851c4;--s5:#c084fc;--s6:#f472b6}}
+--s0:#27436a;--s1:#2c5a96;--s2:#3876cc;--s3:#6ea8fe;--s4:#c3dcff;--s5:#c084fc;--s6:#f472b6}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif}
 main{max-width:1040px;margin:0 auto;padding:28px 24px 60px}

@@ -63,10 +63,10 @@ func NewReport(t *Trace, c *Cluster) *Report {
 		}
 		demand += float64(size) * seconds64(j.Run)
 	}
-	span := t.Jobs[len(t.Jobs)-1].Submit.Sub(t.Jobs[0].Submit)
-	r.Trace.Days = round(float64(span)/float64(job.Day), 3)
-	if span > 0 && capacity > 0 {
-		r.Trace.Load = round(demand/capacity/seconds64(span), 4)
+	length := t.Jobs[len(t.Jobs)-1].Submit.Sub(t.Jobs[0].Submit)
+	r.Trace.Days = round(float64(length)/float64(job.Day), 5)
+	if length > 0 && capacity > 0 {
+		r.Trace.Load = round(demand/capacity/seconds64(length), 4)
 	}
 	return r
 }
@@ -74,7 +74,7 @@ func NewReport(t *Trace, c *Cluster) *Report {
 // Text writes the report as tables for people.
 func (r *Report) Text(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "trace    %s (%s): %d jobs over %.1f days, load %.2f\n", r.Trace.Name, r.Trace.Format, r.Trace.Jobs, r.Trace.Days, r.Trace.Load)
+	fmt.Fprintf(&b, "trace    %s (%s): %d jobs over %s, load %.2f\n", r.Trace.Name, r.Trace.Format, r.Trace.Jobs, span(r.Trace.Days*86400), r.Trace.Load)
 	for _, l := range r.Trace.LeftOut {
 		fmt.Fprintf(&b, "         left out: %d jobs (%s)\n", l.Jobs, l.Why)
 	}
@@ -121,7 +121,7 @@ func (r *Report) rows() [][]string {
 	add("bounded slowdown mean / p95", func(x *Result) string { return fmt.Sprintf("%.2f / %.2f", x.Slowdown.Mean, x.Slowdown.P95) })
 	add("utilisation", func(x *Result) string { return fmt.Sprintf("%.1f %%", 100*x.Utilisation) })
 	add("  while jobs come", func(x *Result) string { return fmt.Sprintf("%.1f %%", 100*x.UtilisationLoaded) })
-	add("GPU hours delivered", func(x *Result) string { return fmt.Sprintf("%.0f", x.GPUHours) })
+	add("GPU hours delivered", func(x *Result) string { return amount(x.GPUHours) })
 	add("makespan", func(x *Result) string { return span(x.Makespan) })
 	add("leaf spread optimal", func(x *Result) string {
 		if x.Spread.Jobs == 0 {
@@ -146,6 +146,14 @@ func (r *Report) rows() [][]string {
 	add("run in", func(x *Result) string { return fmt.Sprintf("%.2f s", x.WallSeconds) })
 	add("decisionHash", func(x *Result) string { return x.DecisionHash })
 	return rows
+}
+
+// amount is a number with as many digits as say something.
+func amount(v float64) string {
+	if v < 10 {
+		return strconv.FormatFloat(round(v, 2), 'f', -1, 64)
+	}
+	return fmt.Sprintf("%.0f", v)
 }
 
 // span is seconds for people, in two units.
