@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -139,9 +140,7 @@ func (s *Scheduler) classOf(spec *job.Spec, soft bool) int32 {
 	}
 	if s.kinds.tok != s.tok {
 		m := make(map[string]int32, len(s.kinds.m)+1)
-		for k, v := range s.kinds.m {
-			m[k] = v
-		}
+		maps.Copy(m, s.kinds.m)
 		s.kinds = classIndex{s.tok, m}
 	}
 	c := &class{tok: s.tok, spec: spec, soft: soft}

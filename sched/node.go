@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/bits"
 	"slices"
@@ -248,9 +249,7 @@ type names struct {
 func (x *names) add(s *Scheduler, name string, i int32) {
 	if x.tok != s.tok {
 		m := make(map[string]int32, len(x.m)+1)
-		for k, v := range x.m {
-			m[k] = v
-		}
+		maps.Copy(m, x.m)
 		*x = names{s.tok, m}
 	}
 	x.m[name] = i

@@ -205,10 +205,24 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	for _, e := range []job.Event{
-		job.Ended{ID: 7}, job.Cancelled{ID: 7}, job.Requeue{ID: 7}, job.Held{ID: 7}, job.Released{ID: 7}, job.Started{ID: 7}, job.Killed{ID: 7},
-		job.Requeued{ID: 7}, job.Promised{Starts: []job.Promise{{ID: 7, Start: 9}}}, job.NodeStateSet{Node: "n9999"}, job.NodeRemoved{Node: "n9999"},
-		job.PartitionRemoved{Partition: "x"}, job.PartitionSet{}, job.NodeSet{}, job.NodeSet{Node: job.Node{Name: "x", CPUs: -1}}, nil,
-		job.NodeSet{Node: job.Node{Name: "x", Memory: 1 << 40}}, job.ImagesSet{Node: "n9999"},
+		job.Ended{ID: 7},
+		job.Cancelled{ID: 7},
+		job.Requeue{ID: 7},
+		job.Held{ID: 7},
+		job.Released{ID: 7},
+		job.Started{ID: 7},
+		job.Killed{ID: 7},
+		job.Requeued{ID: 7},
+		job.Promised{Starts: []job.Promise{{ID: 7, Start: 9}}},
+		job.NodeStateSet{Node: "n9999"},
+		job.NodeRemoved{Node: "n9999"},
+		job.PartitionRemoved{Partition: "x"},
+		job.PartitionSet{},
+		job.NodeSet{},
+		job.NodeSet{Node: job.Node{Name: "x", CPUs: -1}},
+		nil,
+		job.NodeSet{Node: job.Node{Name: "x", Memory: 1 << 40}},
+		job.ImagesSet{Node: "n9999"},
 		job.NetworkSet{Network: job.Network{Switches: []job.Switch{{Name: "a", Switches: []string{"b"}}, {Name: "b", Switches: []string{"a"}}}}},
 		job.NetworkSet{Network: job.Network{Switches: []job.Switch{{Name: "a", Switches: []string{"x"}}}}},
 		job.NetworkSet{Network: job.Network{Switches: []job.Switch{{Name: "a", Nodes: []string{"n"}}, {Name: "b", Nodes: []string{"n"}}}}},
@@ -264,8 +278,12 @@ func TestTopologyExample(t *testing.T) {
 		apply(t, s, job.NodeSet{Node: job.Node{Name: names[i], CPUs: 1}})
 	}
 	apply(t, s, job.NetworkSet{Network: job.Network{Switches: []job.Switch{
-		{Name: "s0", Nodes: names[0:2]}, {Name: "s1", Nodes: names[2:4]}, {Name: "s2", Switches: []string{"s0", "s1"}},
-		{Name: "s3", Nodes: names[4:6]}, {Name: "s4", Nodes: names[6:8]}, {Name: "s5", Switches: []string{"s3", "s4"}},
+		{Name: "s0", Nodes: names[0:2]},
+		{Name: "s1", Nodes: names[2:4]},
+		{Name: "s2", Switches: []string{"s0", "s1"}},
+		{Name: "s3", Nodes: names[4:6]},
+		{Name: "s4", Nodes: names[6:8]},
+		{Name: "s5", Switches: []string{"s3", "s4"}},
 		{Name: "s6", Switches: []string{"s2", "s5"}},
 	}}})
 	apply(t, s, job.PartitionSet{Partition: job.Partition{Name: "p", Nodes: names}})
