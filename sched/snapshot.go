@@ -2,8 +2,12 @@ package sched
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/binary"
 	"encoding/gob"
+	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"math"
 	"slices"
@@ -117,7 +121,8 @@ func (s *Scheduler) Snapshot(w io.Writer) error {
 	for _, t := range s.wake.timers {
 		h.WakeTimes, h.WakeJobs = append(h.WakeTimes, t.t), append(h.WakeJobs, t.id)
 	}
-	buffered := bufio.NewWriterSize(w, 1<<16)
+	sum := crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	buffered := bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<16)
 	enc := gob.NewEncoder(buffered)
 	if err := enc.Encode(&h); err != nil {
 		return fmt.Errorf("write snapshot: %w", err)
@@ -133,6 +138,9 @@ func (s *Scheduler) Snapshot(w io.Writer) error {
 		}
 	}
 	if err := buffered.Flush(); err != nil {
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	if _, err := w.Write(binary.BigEndian.AppendUint32(nil, sum.Sum32())); err != nil {
 		return fmt.Errorf("write snapshot: %w", err)
 	}
 	return nil
@@ -154,9 +162,18 @@ func saved(r *record, spec int) *savedJob {
 	return j
 }
 
-// Restore reads what [Scheduler.Snapshot] wrote.
+// Restore reads what [Scheduler.Snapshot] wrote. A snapshot that is not whole is refused by
+// its sum; one that somebody made up is not looked for.
 func Restore(r io.Reader) (*Scheduler, error) {
-	dec := gob.NewDecoder(bufio.NewReaderSize(r, 1<<16))
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("read snapshot: %w", err)
+	}
+	end := len(data) - 4
+	if end < 0 || crc32.Checksum(data[:end], crc32.MakeTable(crc32.Castagnoli)) != binary.BigEndian.Uint32(data[end:]) {
+		return nil, errors.New("read snapshot: it is not whole: its sum is another one")
+	}
+	dec := gob.NewDecoder(bytes.NewReader(data[:end]))
 	var h header
 	if err := dec.Decode(&h); err != nil {
 		return nil, fmt.Errorf("read snapshot: %w", err)

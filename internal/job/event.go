@@ -5,7 +5,8 @@ package job
 // plain data with exported fields, so that it can be stored as JSON.
 type Event interface{ event() }
 
-// Those that come from outside. At is when, and never before an earlier event's.
+// Those that come from outside. At is when, and never before an earlier event's; 0 counts
+// as 1.
 type (
 	// Configured sets the configuration; jobs stay as they are.
 	Configured struct {
@@ -104,14 +105,17 @@ type (
 		Allocation Allocation
 	}
 	// Promised says when pending jobs are expected to start. A promise is replaced by an
-	// earlier one only, unless it is in Broken.
+	// earlier one only, unless it is in Broken. One without anything says that the
+	// scheduler has looked at what happened and decided nothing.
 	Promised struct {
 		At     Time
 		Starts []Promise
 		Broken []Breach
 	}
-	// Requeued is a job that lost a node and waits again; Killed one that ends for it.
-	// Hold says that it did so too often.
+	// Requeued is a job that lost a node and waits again; Killed one that ends for it, or
+	// that cannot end before its deadline. What it had on other nodes is free at once: who
+	// carries it out starts nothing there before the old processes are gone. Hold says that
+	// it lost nodes too often.
 	Requeued struct {
 		At    Time
 		ID    ID
@@ -126,8 +130,9 @@ type (
 	}
 )
 
-// Promise is when a job is expected to start. Start Never is: not within the horizon, or
-// not at all as things are.
+// Promise is when a job is expected to start. Start Never is: not at all as things are.
+// Start 0 gives up the place of a job that one with more priority comes before: where it
+// gets another one follows in the next event.
 type Promise struct {
 	ID    ID
 	Start Time

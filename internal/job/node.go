@@ -116,7 +116,7 @@ type Config struct {
 	MaxJobs      int    // 0: no limit
 	MaxRequeue   int    // 0: 5
 	Backfill     Backfill
-	Horizon      Duration // how far the plan looks; 0: a year
+	Horizon      Duration // how far the plan looks; carried, not yet used
 	DefaultLimit Duration // of jobs in partitions without one; 0: a year
 }
 
