@@ -116,10 +116,14 @@ type totals struct {
 	cpusPerNode, nodeGPUs int
 	cpusPerGPU            int // of the node with most GPUs
 	memoryPerNode         int64
+	partitions            map[string]bool // that there are
 }
 
 func (c *Cluster) totals() totals {
-	t := totals{}
+	t := totals{partitions: map[string]bool{}}
+	for _, p := range c.Partitions {
+		t.partitions[p.Name] = true
+	}
 	for _, n := range c.Nodes {
 		if n.State&^job.NodeUnknown != 0 {
 			continue
@@ -160,6 +164,9 @@ func (t *totals) spec(j *Job, limit job.Duration) job.Spec {
 	s := job.Spec{
 		Name: j.Name, User: j.User, Account: j.Account, TimeLimit: limit, Priority: j.Priority, Licenses: j.Licenses,
 		Topology: job.Topology{Required: j.Required},
+	}
+	if t.partitions[j.Partition] {
+		s.Partitions = []string{j.Partition}
 	}
 	if len(j.AnyFeature) == 1 {
 		s.Constraint = &job.Constraint{Feature: j.AnyFeature[0]}

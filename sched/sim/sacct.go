@@ -62,6 +62,7 @@ func parseSacct(c columns, fields []string) (j Job, leftOut string, err error) {
 		return j, "never ran", nil
 	}
 	j.Name, j.User, j.Account = c.get(fields, "jobname"), c.get(fields, "user"), c.get(fields, "account")
+	j.Partition = c.get(fields, "partition")
 	if limit := c.get(fields, "timelimit"); limit != "" && limit != "Partition_Limit" {
 		d, err := slurm.ParseTime(limit)
 		if err != nil {

@@ -229,8 +229,8 @@ func TestLimits(t *testing.T) {
 // TestSpecs: what is asked for on a cluster.
 func TestSpecs(t *testing.T) {
 	trace := &sim.Trace{Jobs: []sim.Job{
-		{Run: 1, GPUs: 3},
-		{Run: 1, GPUs: 12},
+		{Run: 1, GPUs: 3, Partition: "all"},
+		{Run: 1, GPUs: 12, Partition: "other"},
 		{Run: 1, GPUs: 8, Nodes: 4, CPUs: 10, Memory: 401},
 		{Run: 1, CPUs: 6, TaskCPUs: 2, Required: 1, Memory: 13},
 		{Run: 1, GPUs: 1, AnyFeature: []string{"a"}},
@@ -246,6 +246,7 @@ func TestSpecs(t *testing.T) {
 			s := e.Spec
 			var line strings.Builder
 			line.WriteString(fmt.Sprintf("nodes %d-%d tasks %d x %d mem %d/%d", s.MinNodes, s.MaxNodes, s.Tasks, s.CPUsPerTask, s.Memory.MiB, s.Memory.Per))
+			line.WriteString(strings.Join(append([]string{""}, s.Partitions...), " in "))
 			for _, g := range s.GRES {
 				line.WriteString(fmt.Sprintf(" %s:%d/%d", g.Name, g.Count, g.Per))
 			}
@@ -259,7 +260,7 @@ func TestSpecs(t *testing.T) {
 		}
 	}
 	want := []string{
-		"nodes 1-1 tasks 0 x 12 mem 0/0 gpu:3/1",
+		"nodes 1-1 tasks 0 x 12 mem 0/0 in all gpu:3/1",
 		"nodes 2-2 tasks 0 x 24 mem 0/0 gpu:6/1",
 		"nodes 4-4 tasks 0 x 3 mem 101/1 gpu:2/1",
 		"nodes 0-0 tasks 3 x 2 mem 3/4",

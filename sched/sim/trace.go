@@ -26,6 +26,7 @@ type Job struct {
 	Memory        int64        // MiB in all; 0: not known
 	Name          string
 	User, Account string
+	Partition     string        // used where the cluster has one of this name
 	AnyFeature    []string      // nodes have one of these; nil: any node
 	Priority      *uint32       // nil: computed
 	Licenses      []job.License // that it needs besides

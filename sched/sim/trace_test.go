@@ -35,12 +35,12 @@ c,20000,65536,0,0,,LS,Running,2759674,12902960,2759676
 d,500,1024,8,1000,V100M16|V100M32,LS,Running,5,100,50
 e,500,1024,8,1000,,LS,Pending,5,100,
 `
-	sacctText = `JobID|JobName|User|Account|Submit|Start|End|Elapsed|Timelimit|AllocTRES|State
-10|train|ann|lab|2026-01-02T03:04:05|2026-01-02T03:05:00|2026-01-02T04:05:00|01:00:00|1-00:00:00|billing=64,cpu=64,gres/gpu:h100=8,gres/gpu=8,mem=900G,node=2|COMPLETED
-10.batch|batch||lab|2026-01-02T03:04:05|2026-01-02T03:05:00|2026-01-02T04:05:00|01:00:00||cpu=64|COMPLETED
-11_3|array|bob|lab|2026-01-02T03:04:04|Unknown|Unknown|00:00:00|UNLIMITED||PENDING
-12|c|bob|lab|2026-01-02T03:04:00|2026-01-02T03:04:00|2026-01-02T03:04:10|00:00:10|Partition_Limit|cpu=4,mem=16G,node=1|CANCELLED by 0
-13|r|bob|lab|2026-01-02T03:04:00|2026-01-02T03:04:00|Unknown|00:00:10|10|cpu=4|RUNNING
+	sacctText = `JobID|JobName|User|Account|Partition|Submit|Start|End|Elapsed|Timelimit|AllocTRES|State
+10|train|ann|lab|gpu|2026-01-02T03:04:05|2026-01-02T03:05:00|2026-01-02T04:05:00|01:00:00|1-00:00:00|billing=64,cpu=64,gres/gpu:h100=8,gres/gpu=8,mem=900G,node=2|COMPLETED
+10.batch|batch||lab||2026-01-02T03:04:05|2026-01-02T03:05:00|2026-01-02T04:05:00|01:00:00||cpu=64|COMPLETED
+11_3|array|bob|lab|gpu|2026-01-02T03:04:04|Unknown|Unknown|00:00:00|UNLIMITED||PENDING
+12|c|bob|lab|cpu|2026-01-02T03:04:00|2026-01-02T03:04:00|2026-01-02T03:04:10|00:00:10|Partition_Limit|cpu=4,mem=16G,node=1|CANCELLED by 0
+13|r|bob|lab|cpu|2026-01-02T03:04:00|2026-01-02T03:04:00|Unknown|00:00:10|10|cpu=4|RUNNING
 `
 	kueueText = `# a comment
 topology:
@@ -169,7 +169,7 @@ func TestReadSacct(t *testing.T) {
 	if l := leftOut(trace); l["never ran"] != 1 || l["not ended yet"] != 1 {
 		t.Errorf("%v", l)
 	}
-	if j := trace.Jobs[1]; j.GPUs != 8 || j.CPUs != 64 || j.Nodes != 2 || j.Run != job.Hour || j.Limit != job.Day || j.Memory != 900<<10 || j.User != "ann" || j.Submit != 1767323045000 {
+	if j := trace.Jobs[1]; j.GPUs != 8 || j.CPUs != 64 || j.Nodes != 2 || j.Run != job.Hour || j.Limit != job.Day || j.Memory != 900<<10 || j.User != "ann" || j.Partition != "gpu" || j.Submit != 1767323045000 {
 		t.Errorf("%+v", j)
 	}
 	if j := trace.Jobs[0]; j.CPUs != 4 || j.Run != 10*job.Second || j.Limit != 0 {
@@ -228,7 +228,7 @@ func TestBroken(t *testing.T) {
 		{phillyText + "2017-10-09\n", "1 fields: want 5", 5},
 		{openbText + "f,1,2\n", "3 fields: want 11", 7},
 		{openbText + "f,-5,1024,8,1000,,LS,Running,5,100,50\n", `cpu_milli "-5": want a whole number`, 7},
-		{sacctText + "14|x\n", "2 fields: want 11", 7},
+		{sacctText + "14|x\n", "2 fields: want 12", 7},
 		{strings.Replace(sacctText, "gres/gpu=8", "gres/gpu=x", 1), "tres=gres/gpu=x: want NAME=NUMBER", 2},
 		{strings.Replace(sacctText, "1-00:00:00", "soon", 1), "time=soon: want minutes", 2},
 		{strings.Replace(sacctText, "2026-01-02T03:04:05|2026-01-02T03:05", "Tuesday|2026-01-02T03:05", 1), `time "Tuesday": want YYYY-MM-DDTHH:MM:SS`, 2},
