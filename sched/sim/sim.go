@@ -112,6 +112,9 @@ func (h *endHeap) Pop() any {
 // else to a scheduler.
 const firstMoment = job.Time(job.Day)
 
+// maxIdle is how often in a row a policy may ask to be called for nothing.
+const maxIdle = 1_000_000
+
 // Run runs a trace on a cluster until all of its jobs have ended or none can start.
 func Run(ctx context.Context, p Policy, c *Cluster, t *Trace, o Options) (*Result, error) {
 	c.partition()
@@ -132,7 +135,7 @@ func Run(ctx context.Context, p Policy, c *Cluster, t *Trace, o Options) (*Resul
 		}
 	}
 	began := time.Now()
-	next := 0
+	next, idle := 0, 0
 	for s.left > 0 {
 		if err := ctx.Err(); err != nil {
 			return nil, context.Cause(ctx)
@@ -151,6 +154,7 @@ func Run(ctx context.Context, p Policy, c *Cluster, t *Trace, o Options) (*Resul
 			break // what waits can never start
 		}
 		s.now = at
+		progress := next + s.result.started - s.left
 		if err := s.endAll(); err != nil {
 			return nil, err
 		}
@@ -164,6 +168,12 @@ func Run(ctx context.Context, p Policy, c *Cluster, t *Trace, o Options) (*Resul
 			if err := o.After(s.now); err != nil {
 				return nil, err
 			}
+		}
+		if idle++; progress != next+s.result.started-s.left {
+			idle = 0
+		}
+		if idle > maxIdle {
+			return nil, fmt.Errorf("it asked to be called %d times in a row, until %d, and nothing came of it", idle, s.now)
 		}
 		if o.Progress != nil && s.result.moments%4096 == 0 {
 			o.Progress(len(t.Jobs)-s.left, len(t.Jobs))

@@ -53,6 +53,14 @@ func (f *fake) Next() job.Time {
 
 func (f *fake) Hash() uint64 { return 0xabc }
 
+// restless is a policy that wants to be called all the time and decides nothing.
+type restless struct{}
+
+func (restless) Apply(job.Event) error       { return nil }
+func (restless) Decide(job.Time) []job.Event { return nil }
+func (restless) Next() job.Time              { return 1 }
+func (restless) Hash() uint64                { return 0 }
+
 // on is an allocation of GPUs on nodes.
 func on(gpus int64, nodes ...string) job.Allocation {
 	var a job.Allocation
@@ -152,6 +160,9 @@ func TestRefusesNonsense(t *testing.T) {
 	}
 	if _, err := sim.Run(t.Context(), &fake{}, &sim.Cluster{}, jobs([3]int{0, 5, 4}), sim.Options{}); err == nil {
 		t.Error("ran on no node")
+	}
+	if _, err := sim.Run(t.Context(), restless{}, c, jobs([3]int{0, 5, 4}), sim.Options{}); err == nil || !strings.Contains(err.Error(), "nothing came of it") {
+		t.Errorf("%v", err)
 	}
 	ctx, stop := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
