@@ -304,10 +304,15 @@ func (s *Scheduler) keepPlan(i int, p placement) {
 	if p.start == job.Never {
 		return
 	}
-	s.setPlan(i, &plan{
+	x := &plan{
 		part: p.option.part, start: p.start, end: p.start.Add(p.limit), picks: p.picks,
 		licenses: s.takesLicenses(r.spec, p.start, p.limit),
-	})
+	}
+	if len(p.picks) == 1 { // they may be in a place that is used again
+		x.one[0] = p.picks[0]
+		x.picks = x.one[:]
+	}
+	s.setPlan(i, x)
 }
 
 // dropDue drops what was planned to start by now: what of it could start has started.

@@ -15,15 +15,25 @@ func (s *Scheduler) conservative() {
 	s.startDue()
 	for round := 0; ; round++ {
 		grown, arrivals := s.takeGrown(), s.takeArrivals()
-		if len(grown) == 0 && len(arrivals) == 0 {
+		if len(grown) == 0 && len(arrivals) == 0 || !s.anyQueued() {
 			break
 		}
 		looked = true
 		s.fill(grown, arrivals, round)
 	}
-	if looked && len(s.out) == 0 && len(s.open.Starts) == 0 && slices.ContainsFunc(s.classes, func(c *class) bool { return c.queue.n > 0 }) {
+	if looked && len(s.out) == 0 && len(s.open.Starts) == 0 && s.anyQueued() {
 		s.note(job.Promised{At: s.now}) // so that who reads the log does not look again
 	}
+}
+
+// anyQueued says whether a job waits that may be started.
+func (s *Scheduler) anyQueued() bool {
+	for _, c := range s.classes {
+		if c.queue.n > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // review drops plans that are no longer allowed.
@@ -216,9 +226,12 @@ type reach struct {
 // some of the others.
 func (f *filling) addHolders() {
 	s := f.s
-	seen := map[job.ID]bool{}
+	var seen map[job.ID]bool
 	later := 0
 	for _, x := range f.grown {
+		if seen == nil && len(s.nodes[x].holds) > 0 {
+			seen = map[job.ID]bool{}
+		}
 		for h, t := range s.nodes[x].holds {
 			if t.t <= s.now || seen[t.id] {
 				continue

@@ -86,6 +86,9 @@ func (s *Scheduler) moveCursor(c *class, option int, t job.Time, d job.Duration)
 // earliestIn is earliest for one option, and nodes alone, if it is before limit.
 func (s *Scheduler) earliestIn(c *class, o *option, from job.Time, d job.Duration, before job.Time) placement {
 	p := placement{option: o, start: before, limit: d}
+	if len(c.options) == 1 {
+		p.picks = s.one[:0]
+	}
 	if o.nodes == 1 && len(o.must) <= 1 && len(o.counts) == 0 && c.spec.Topology.Segment == 0 && !c.spec.Topology.Block {
 		for x := range o.cells {
 			n := &o.cells[x]

@@ -52,6 +52,7 @@ type record struct {
 
 // plan is what is set aside for a job.
 type plan struct {
+	one        [1]pick // what picks is of, if it is one node
 	part       int
 	start, end job.Time
 	picks      []pick

@@ -70,6 +70,7 @@ type Scheduler struct {
 	cands   []cand
 	set     []uint64
 	line    timeline
+	one     [1]pick
 }
 
 // New is a scheduler without nodes, partitions and jobs.

@@ -8,17 +8,14 @@ import (
 
 // lengths is how many lengths there are for which trees know when they are free first.
 // The first one is any, the last one for ever.
-const lengths = 16
+const lengths = 8
 
 // lengthTable is lengths, rising.
 type lengthTable [lengths]job.Duration
 
 // usual are the lengths that are used while nothing is known about the limits of jobs.
 func usual() *lengthTable {
-	return &lengthTable{
-		1, job.Minute, 5 * job.Minute, 15 * job.Minute, 30 * job.Minute, job.Hour, 2 * job.Hour, 4 * job.Hour, 8 * job.Hour, 12 * job.Hour,
-		job.Day, 2 * job.Day, 4 * job.Day, 7 * job.Day, 30 * job.Day, job.Forever,
-	}
+	return &lengthTable{1, 10 * job.Minute, job.Hour, 4 * job.Hour, 12 * job.Hour, 2 * job.Day, 7 * job.Day, job.Forever}
 }
 
 // class is the largest length that is not above d.
