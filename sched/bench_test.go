@@ -104,7 +104,7 @@ func reportCPU(b *testing.B, from time.Duration) {
 }
 
 // BenchmarkDecisions is a job that starts and one that ends, on a cluster that stays 90 %
-// full, as the Philly trace has them.
+// full, as the Philly trace has them. The p99 is of submission and decision together.
 func BenchmarkDecisions(b *testing.B) {
 	s, r := big(b, 0.9)
 	id := job.ID(len(s.jobs))
@@ -118,6 +118,7 @@ func BenchmarkDecisions(b *testing.B) {
 		specs[i] = philly(r)
 	}
 	var took []time.Duration
+	deciding := time.Duration(0)
 	used := 72000
 	before := cpu()
 	b.ResetTimer()
@@ -130,10 +131,13 @@ func BenchmarkDecisions(b *testing.B) {
 		if err := s.Apply(job.Submitted{At: now, ID: id, Spec: spec}); err != nil {
 			b.Fatal(err)
 		}
+		submitted := time.Now()
 		if len(s.Decide(now)) != 1 {
 			b.Fatal("it did not start")
 		}
-		took = append(took, time.Since(from))
+		done := time.Now()
+		took = append(took, done.Sub(from))
+		deciding += done.Sub(submitted)
 		running = append(running, id)
 		used += spec.MinNodes * int(spec.GRES[0].Count)
 		for used > 72000 {
@@ -151,7 +155,8 @@ func BenchmarkDecisions(b *testing.B) {
 	b.StopTimer()
 	reportCPU(b, before)
 	slices.Sort(took)
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "jobs/s") // submitted, started and ended
+	b.ReportMetric(float64(b.N)/deciding.Seconds(), "decisions/s")
 	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-us")
 }
 

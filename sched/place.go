@@ -29,8 +29,26 @@ type cand struct {
 	cell int16 // index into the option's cells
 }
 
-// now finds the best place at which a job with limit d could start now.
+// placeNow finds the best place at which a job with limit d could start now: one that it
+// prefers, if there is one.
 func (s *Scheduler) placeNow(c *class, o *option, d job.Duration) ([]pick, bool) {
+	if c.spec.Prefer != nil {
+		preferred := *o
+		preferred.cells = nil
+		for _, n := range o.cells {
+			if satisfies(c.spec.Prefer, s.cells[n.cell].kind.spec.Features) {
+				preferred.cells = append(preferred.cells, n)
+			}
+		}
+		if picks, ok := s.placeIn(c, &preferred, d); ok {
+			return picks, true
+		}
+	}
+	return s.placeIn(c, o, d)
+}
+
+// placeIn is placeNow among the cells of an option.
+func (s *Scheduler) placeIn(c *class, o *option, d job.Duration) ([]pick, bool) {
 	if o.nodes == 1 && o.most == 1 && len(o.must) == 0 && len(o.counts) == 0 && c.spec.Topology.Segment == 0 && !c.spec.Topology.Block {
 		return s.placeOne(c, o, d)
 	}

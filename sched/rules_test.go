@@ -248,6 +248,44 @@ func TestRefused(t *testing.T) {
 	want(t, s, "1:RUNNING")
 }
 
+// TestConstraints: features that all nodes have, one of several that all have the same of,
+// so many nodes of each, and those that are only preferred.
+func TestConstraints(t *testing.T) {
+	feature := func(f string) *job.Constraint { return &job.Constraint{Feature: f} }
+	s := New()
+	var names []string
+	for i, f := range []string{"a", "a", "b", "b", "b"} {
+		names = append(names, fmt.Sprintf("n%d", i))
+		apply(t, s, job.NodeSet{Node: job.Node{Name: names[i], CPUs: 4, Features: []string{f, "all"}}})
+	}
+	apply(t, s, job.PartitionSet{Partition: job.Partition{Name: "p", Nodes: names}})
+	for i, c := range []struct {
+		nodes              int
+		constraint, prefer *job.Constraint
+		want               string
+	}{
+		{3, &job.Constraint{OneOf: []*job.Constraint{feature("a"), feature("b")}}, nil, "n2 n3 n4"},
+		{3, &job.Constraint{And: []*job.Constraint{{Feature: "a", Count: 1}, {Feature: "b", Count: 2}}}, nil, "n0 n2 n3"},
+		{2, &job.Constraint{And: []*job.Constraint{feature("a"), feature("all")}}, nil, "n0 n1"},
+		{5, &job.Constraint{Or: []*job.Constraint{feature("a"), feature("b")}}, nil, "n0 n1 n2 n3 n4"},
+		{1, nil, feature("b"), "n2"},
+		{1, nil, feature("c"), "n0"},
+	} {
+		id := job.ID(i + 1)
+		apply(t, s, job.Submitted{ID: id, Spec: job.Spec{MinNodes: c.nodes, Constraint: c.constraint, Prefer: c.prefer, TimeLimit: job.Hour}})
+		decide(t, s, 1)
+		v, _ := s.Job(id)
+		var got []string
+		for _, n := range v.Allocation.Nodes {
+			got = append(got, n.Node)
+		}
+		if all := strings.Join(got, " "); all != c.want {
+			t.Errorf("job %v has %s, not %s", id, all, c.want)
+		}
+		apply(t, s, job.Ended{ID: id, At: 1, State: job.Completed})
+	}
+}
+
 // TestDevices: two devices that are linked are taken before two that are not, and what is
 // left stays together.
 func TestDevices(t *testing.T) {
