@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,7 +34,8 @@ type Constraint struct {
 }
 
 // Relaxation is a change to what a job asks for that starts it earlier. It was tried on a
-// copy, with all that is planned for other jobs left as it is.
+// copy; if more than 2,000 jobs are planned, with all that is planned for others left as
+// it is.
 type Relaxation struct {
 	Text  string // "--nodes=3"
 	Start job.Time
@@ -61,8 +63,33 @@ func (s *Scheduler) Explain(id job.ID, now job.Time) (Explanation, error) {
 	x.Text = c.sentence(r, &x)
 	if r.queued {
 		x.Relaxations = c.relaxations(r, &x)
+		if s.planned <= maxVerified {
+			x.Relaxations = s.verified(id, c.now, x.Relaxations, r.promise)
+		}
 	}
 	return x, nil
+}
+
+// maxVerified is how many jobs may be planned for relaxations to be tried in full: then
+// other jobs may move too.
+const maxVerified = 2000
+
+// verified tries relaxations as a change of the job, and a decision after it, would be.
+func (s *Scheduler) verified(id job.ID, now job.Time, list []Relaxation, before job.Time) []Relaxation {
+	var found []Relaxation
+	for _, x := range list {
+		c := s.Fork()
+		if err := c.Apply(job.Changed{At: now, ID: id, Spec: x.Spec}); err != nil {
+			continue
+		}
+		c.Decide(now)
+		x.Start = c.record(id).expected()
+		if x.Start != job.Never && (before == 0 || x.Start < before) {
+			found = append(found, x)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Relaxation) int { return cmp.Compare(a.Start, b.Start) })
+	return found
 }
 
 // ahead lists the jobs before r that could use the same partitions.
@@ -270,15 +297,7 @@ func (s *Scheduler) relaxations(r *record, x *Explanation) []Relaxation {
 		}
 		r.spec, r.class, r.soft = was, class, soft
 	})
-	slices.SortStableFunc(found, func(a, b Relaxation) int {
-		switch {
-		case a.Start < b.Start:
-			return -1
-		case a.Start > b.Start:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(found, func(a, b Relaxation) int { return cmp.Compare(a.Start, b.Start) })
 	return found[:min(5, len(found))]
 }
 

@@ -3,6 +3,8 @@ package sched
 import (
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/gangway-hpc/gangway/internal/job"
 )
 
@@ -40,7 +42,7 @@ func verifyRelaxations(t testing.TB, s *Scheduler, id job.ID, x Explanation) {
 		}
 		c.Decide(c.Now())
 		if err := c.Check(); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v", err)
 		}
 		v, _ := c.Job(id)
 		start := v.Start
@@ -48,7 +50,33 @@ func verifyRelaxations(t testing.TB, s *Scheduler, id job.ID, x Explanation) {
 			start = v.Expected
 		}
 		if start == 0 || start > relax.Start {
-			t.Errorf("%s: job %v starts at %d, not at %d", relax.Text, id, start, relax.Start)
+			t.Fatalf("%s: job %v starts at %d, not at %d: %+v", relax.Text, id, start, relax.Start, v)
 		}
 	}
+}
+
+// TestExplainRandom explains jobs of random worlds, and tries what it says.
+func TestExplainRandom(t *testing.T) {
+	tried := 0
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		for range 40 {
+			w.step()
+		}
+		w.decide()
+		if w.s.config.Backfill != job.Conservative {
+			return
+		}
+		for v := range w.s.Pending {
+			x, err := w.s.Explain(v.ID, w.now)
+			if err != nil || x.Reason != v.Reason || x.Text == "" {
+				t.Fatalf("%+v, %v", x, err)
+			}
+			if v.Array == 0 {
+				tried += len(x.Relaxations)
+				verifyRelaxations(t2(t), w.s, v.ID, x)
+			}
+		}
+	})
+	t.Logf("%d relaxations were tried", tried)
 }
