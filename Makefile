@@ -22,7 +22,7 @@ RACE    := ./internal/... ./squashfs/... ./image/... ./runtime/... ./launcher/..
 # go-nvml wraps what NVIDIA has deprecated too, and gcc would say so 30 times.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 
-.PHONY: help build build-all gangway-nvml test test-long check race bench fuzz install clean
+.PHONY: help build build-all gangway-nvml test test-long test-vm check race bench fuzz install clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -43,6 +43,9 @@ test: check build-all ## everything CI runs: check, both builds, all tests; says
 
 test-long: ## all tests with long random runs (hours)
 	GANGWAY_TEST_LONG=1 $(GO) run ./test/gotest -count=1 -timeout 6h ./...
+
+test-vm: ## cgroup v2, device filters and systemd, in a virtual machine (needs qemu-system-x86)
+	$(GO) run ./test/vm
 
 check: race ## gofumpt, vet, go fix, staticcheck, deadcode, race detector
 	out=$$($(TOOL) gofumpt -l .); echo -n "$$out"; test -z "$$out"

@@ -1,0 +1,76 @@
+#!/bin/busybox sh
+# The first process of the machine: see main.go. /tests runs the tests.
+/bin/busybox --install -s /bin
+export PATH=/bin:/usr/bin:/sbin:/usr/sbin LC_ALL=C
+mkdir -p /proc /sys /dev /tmp /run /root
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mount -t tmpfs tmpfs /tmp
+mount -t tmpfs tmpfs /run
+chmod 1777 /tmp
+C=/sys/fs/cgroup
+mount -t cgroup2 cgroup2 $C
+echo "VM kernel $(uname -r), controllers: $(cat $C/cgroup.controllers)"
+
+# part NAME COMMAND: its status is a line that main.go looks for.
+part() {
+	name=$1
+	shift
+	echo "VM-PART $name begins"
+	"$@"
+	echo "VM-PART $name status $?"
+}
+
+# as_user CGROUP COMMAND: as the ordinary user, alone in that group.
+as_user() {
+	sh -c 'echo $$ > '$C/$1'/cgroup.procs; exec su user -c "exec $2"' sh "$1" "$2"
+}
+
+as_root() {
+	GANGWAY_VM_RUNG=root /tests
+}
+
+part root as_root
+
+# An ordinary user in a group that was delegated to it.
+mkdir -p $C/user.slice/lent/job $C/user.slice/closed
+echo "+cpuset +cpu +io +memory +pids +hugetlb" > $C/cgroup.subtree_control
+echo "+cpuset +cpu +io +memory +pids +hugetlb" > $C/user.slice/cgroup.subtree_control
+echo "+cpuset +cpu +io +memory +pids +hugetlb" > $C/user.slice/lent/cgroup.subtree_control
+for f in "" /cgroup.procs /cgroup.subtree_control /cgroup.threads; do
+	chown user $C/user.slice/lent$f $C/user.slice/lent/job$f
+done
+delegated() {
+	as_user user.slice/lent/job "env GANGWAY_VM_RUNG=delegated /tests"
+}
+part delegated delegated
+
+# One that may change nothing.
+none() {
+	as_user user.slice/closed "env GANGWAY_VM_RUNG=none /tests"
+}
+part none none
+
+# A user manager of systemd, which needs neither a message bus nor systemd as the first
+# process, only to believe in it.
+mkdir -p /run/systemd/system /run/user/1000 $C/user.slice/manager/shell
+mkdir -p $C/user.slice/manager/boss
+chown user /run/user/1000
+chmod 700 /run/user/1000
+echo "+cpuset +cpu +io +memory +pids +hugetlb" > $C/user.slice/manager/cgroup.subtree_control
+for d in manager manager/boss manager/shell; do
+	for f in "" /cgroup.procs /cgroup.subtree_control /cgroup.threads; do
+		chown user $C/user.slice/$d$f
+	done
+done
+systemd() {
+	as_user user.slice/manager/boss "env XDG_RUNTIME_DIR=/run/user/1000 HOME=/tmp /lib/systemd/systemd --user --log-target=console --log-level=warning" &
+	for i in $(seq 100); do
+		[ -S /run/user/1000/systemd/private ] && break
+		sleep 0.2
+	done
+	as_user user.slice/manager/shell "env GANGWAY_VM_RUNG=systemd XDG_RUNTIME_DIR=/run/user/1000 /tests"
+}
+part systemd systemd
+poweroff -f
