@@ -83,6 +83,7 @@ func (s *Store) assets() ([]*asset, error) {
 	if err := cmp.Or(err, err2); err != nil {
 		return nil, &fault.Error{What: err, Hint: "gangway image verify finds and removes what is damaged"}
 	}
+	held = slices.DeleteFunc(held, func(h Hold) bool { return h.abandoned() })
 	var all []*asset
 	for n := range images {
 		i := &images[n]
@@ -90,7 +91,7 @@ func (s *Store) assets() ([]*asset, error) {
 		all = append(all, &asset{image: i, holders: names, fixed: i.Pinned || len(names) > 0, used: i.Used, files: s.files(i)})
 	}
 	for _, h := range held {
-		files := append(s.files(&h.Image), s.holdPath(h.Name))
+		files := append(s.files(&h.Image), s.holdPath(h.Name, h.Dir))
 		// What the reference leads to now is not the hold's.
 		record := s.recordPath(h.Image.Reference, h.Image.Platform)
 		all = append(all, &asset{fixed: true, files: slices.DeleteFunc(files, func(name string) bool { return name == record })})
@@ -183,7 +184,7 @@ func (s *Store) collect(ctx context.Context, dryRun bool, choose func([]*asset))
 		keep[s.LayerPath(d)], keep[s.IndexPath(d)], keep[s.blobPath(d)] = true, true, true
 	}
 	// Records go first: a crash then leaves garbage, never an image without layers.
-	for _, pattern := range []string{records, "indexes/v1/*/*", "layers/v1/*/*", "blobs/*/*"} {
+	for _, pattern := range []string{records, holds, "indexes/v1/*/*", "layers/v1/*/*", "blobs/*/*"} {
 		if err := s.removeBut(ctx, pattern, keep, dryRun, &r); err != nil {
 			return r, err
 		}

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +22,10 @@ import (
 // Hold says that something which outlives a process, a named container, needs an
 // image as it is, whatever its reference comes to mean.
 type Hold struct {
-	Name  string    `json:"name"` // of the container
+	Name string `json:"name"` // of the container
+	// Dir is where the container is kept. Names are unique within one directory, and with
+	// its own a container is gone.
+	Dir   string    `json:"dir,omitempty"`
 	Since time.Time `json:"since"`
 	Image Image     `json:"image"`
 }
@@ -28,14 +33,15 @@ type Hold struct {
 // holds is where the holds lie.
 const holds = "holds/*.json"
 
-func (s *Store) holdPath(name string) string {
-	sum := sha256.Sum256([]byte(name))
+func (s *Store) holdPath(name, dir string) string {
+	sum := sha256.Sum256([]byte(cmp.Or(dir, name)))
 	return s.path("holds", hex.EncodeToString(sum[:16])+".json")
 }
 
 // Hold keeps the files of an image, that the store has, from GC and Remove until
-// Release of the name. A hold of that name that is there is replaced.
-func (s *Store) Hold(ctx context.Context, name string, i *Image) error {
+// Release, or until the container's directory dir is gone; "" is none. A hold of that
+// container that is there is replaced.
+func (s *Store) Hold(ctx context.Context, name, dir string, i *Image) error {
 	// Not while somebody decides what is garbage.
 	gc, err := s.lock(ctx, s.gcLock(), fsx.Shared)
 	if err != nil {
@@ -50,19 +56,19 @@ func (s *Store) Hold(ctx context.Context, name string, i *Image) error {
 			return fmt.Errorf("hold image for container %s: %w", name, incomplete(i, err))
 		}
 	}
-	b, err := json.MarshalIndent(Hold{Name: name, Since: s.now().UTC().Truncate(time.Second), Image: *i}, "", "  ")
+	b, err := json.MarshalIndent(Hold{Name: name, Dir: dir, Since: s.now().UTC().Truncate(time.Second), Image: *i}, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := s.writeBytes(ctx, s.holdPath(name), append(b, '\n')); err != nil {
+	if err := s.writeBytes(ctx, s.holdPath(name, dir), append(b, '\n')); err != nil {
 		return fmt.Errorf("hold image for container %s: %w", name, err)
 	}
 	return nil
 }
 
-// Release ends a hold. It is no error if there is none of that name.
-func (s *Store) Release(name string) error {
-	if err := removeAll(s.holdPath(name)); err != nil {
+// Release ends a hold. It is no error if there is none of that container.
+func (s *Store) Release(name, dir string) error {
+	if err := removeAll(s.holdPath(name, dir)); err != nil {
 		return s.fault(fmt.Errorf("release the image of container %s: %w", name, err))
 	}
 	return nil
@@ -99,6 +105,17 @@ func readHold(file string) (Hold, error) {
 		return h, fmt.Errorf("read hold %s: %w: %w", file, ErrDamaged, err)
 	}
 	return h, nil
+}
+
+// abandoned says whether the container of a hold is gone, as far as this node can see:
+// whoever made or removed it was killed. Where its directory was is still there.
+func (h *Hold) abandoned() bool {
+	if h.Dir == "" {
+		return false
+	}
+	_, err := os.Lstat(h.Dir)
+	_, parent := os.Stat(filepath.Dir(h.Dir))
+	return errors.Is(err, fs.ErrNotExist) && parent == nil
 }
 
 // holders returns the names of the holds of an image.

@@ -17,7 +17,7 @@ import (
 func TestHold(t *testing.T) {
 	f := newFamily(t)
 	held := f.images[0]
-	must(t, f.s.Hold(t.Context(), "dev box", &held))
+	must(t, f.s.Hold(t.Context(), "dev box", "", &held))
 	zero := int64(0)
 	if r := f.gc(t, image.GCOptions{KeepBytes: &zero, OlderThan: time.Hour}); len(r.Images) != 2 {
 		t.Errorf("%+v", r)
@@ -50,12 +50,12 @@ func TestHold(t *testing.T) {
 	if len(all) != 1 || all[0].Name != "dev box" || all[0].Image.Manifest != held.Manifest {
 		t.Errorf("holds %+v", all)
 	}
-	must(t, f.s.Release("dev box"))
-	must(t, f.s.Release("dev box"))
+	must(t, f.s.Release("dev box", ""))
+	must(t, f.s.Release("dev box", ""))
 	if r := f.gc(t, image.GCOptions{}); r.Kept != 0 {
 		t.Errorf("%+v after the release", r)
 	}
-	if err := f.s.Hold(t.Context(), "late", &held); err == nil || !strings.Contains(err.Error(), "hold image for container late") {
+	if err := f.s.Hold(t.Context(), "late", "", &held); err == nil || !strings.Contains(err.Error(), "hold image for container late") {
 		t.Errorf("an image that is gone was held: %v", err)
 	}
 }
@@ -64,8 +64,8 @@ func TestHold(t *testing.T) {
 func TestHoldReplaced(t *testing.T) {
 	f := newFamily(t)
 	for n := range 3 {
-		must(t, f.s.Hold(t.Context(), "../odd/name", &f.images[n]))
-		must(t, f.s.Hold(t.Context(), fmt.Sprint("c", n), &f.images[1]))
+		must(t, f.s.Hold(t.Context(), "../odd/name", "", &f.images[n]))
+		must(t, f.s.Hold(t.Context(), fmt.Sprint("c", n), "", &f.images[1]))
 	}
 	_, err := f.s.Remove(t.Context(), &f.images[1])
 	mustSay(t, err, "containers c0 c1 c2")
@@ -81,7 +81,7 @@ func TestHoldReplaced(t *testing.T) {
 // removes it.
 func TestHoldDamaged(t *testing.T) {
 	f := newFamily(t)
-	must(t, f.s.Hold(t.Context(), "box", &f.images[0]))
+	must(t, f.s.Hold(t.Context(), "box", "", &f.images[0]))
 	names, err := filepath.Glob(f.s.Dir() + "/holds/*")
 	must(t, err)
 	for _, text := range []string{"", "{", `{"name":"x","image":{"digest":"../../x"}}`} {
@@ -98,4 +98,31 @@ func TestHoldDamaged(t *testing.T) {
 	}
 	f.gc(t, image.GCOptions{})
 	f.has(t, 0, 1, 2)
+}
+
+// TestHoldAbandoned: the hold of a container whose directory is gone keeps nothing, while
+// what can only not be seen does. Containers of one name in two places are two.
+func TestHoldAbandoned(t *testing.T) {
+	f := newFamily(t)
+	dir := t.TempDir()
+	here, away, other := filepath.Join(dir, "here", "dev"), filepath.Join(dir, "away", "dev"), filepath.Join(dir, "other", "dev")
+	for n, at := range []string{here, away, other} {
+		must(t, os.MkdirAll(at, 0o700))
+		must(t, f.s.Hold(t.Context(), "dev", at, &f.images[n]))
+	}
+	zero := int64(0)
+	f.gc(t, image.GCOptions{KeepBytes: &zero})
+	f.has(t, 0, 1, 2)
+	must(t, os.Remove(here))
+	must(t, os.RemoveAll(filepath.Dir(away))) // as of a disk that is not mounted
+	f.gc(t, image.GCOptions{KeepBytes: &zero})
+	f.has(t, 1, 2)
+	all, err := f.s.Holds()
+	must(t, err)
+	if len(all) != 2 || all[0].Dir == here || all[1].Dir == here {
+		t.Errorf("holds %+v", all)
+	}
+	must(t, f.s.Release("dev", away))
+	f.gc(t, image.GCOptions{KeepBytes: &zero})
+	f.has(t, 2)
 }

@@ -83,12 +83,17 @@ func (b *builder) lookup(r plan.Reg, name string, flags int) *plan.Op {
 	if strict {
 		resolve |= unix.RESOLVE_NO_SYMLINKS
 	}
-	how := binary.NativeEndian.AppendUint64(nil, uint64(flags|unix.O_CLOEXEC))
-	how = binary.NativeEndian.AppendUint64(how, 0)
-	how = binary.NativeEndian.AppendUint64(how, resolve)
+	how := openHow(flags, resolve)
 	o := b.call(unix.SYS_OPENAT2, "openat2", what, plan.Fd(b.newRoot), plan.Str(name), plan.Mem(how), plan.Num(len(how)))
 	o.Out = r
 	return o
+}
+
+// openHow is a struct open_how.
+func openHow(flags int, resolve uint64) []byte {
+	how := binary.NativeEndian.AppendUint64(nil, uint64(flags|unix.O_CLOEXEC))
+	how = binary.NativeEndian.AppendUint64(how, 0)
+	return binary.NativeEndian.AppendUint64(how, resolve)
 }
 
 // target opens a mountpoint inside the new root, and makes it where it is missing: a
@@ -209,7 +214,7 @@ func (b *builder) bindOld(source plan.Reg, what string, to place, o mountOptions
 	b.remount(what, to, o)
 }
 
-// remount sets the flags of a mount that is in its place, but not of those below it.
+// remount sets the flags of a mount that is in its place, and of those below it one by one.
 func (b *builder) remount(what string, to place, o mountOptions) {
 	if o.set == 0 && o.propagation == 0 {
 		return
@@ -217,7 +222,7 @@ func (b *builder) remount(what string, to place, o mountOptions) {
 	top := to.top()
 	b.call(unix.SYS_FCHDIR, "fchdir", "the host's /proc", plan.Fd(b.proc))
 	if o.set != 0 {
-		b.special(plan.Remount, "remount", what, plan.Fd(top), plan.Num(int(o.set)), plan.FdLink(top))
+		b.special(plan.RemountBelow, "mount", "remount "+what+", and all below", plan.Fd(top), plan.Num(int(o.set)), plan.FdLink(top))
 	}
 	if o.propagation != 0 {
 		b.call(unix.SYS_MOUNT, "mount", "propagation of "+what, plan.Num(0), plan.FdLink(top), plan.Num(0), plan.Num(int(o.propagation)), plan.Num(0))

@@ -31,7 +31,7 @@ func Compile(c *Config, f Features) (*plan.Plan, error) {
 	b.begin(p)
 	if cgroup {
 		b.call(unix.SYS_UNSHARE, "unshare", "cgroup namespace", plan.Num(unix.CLONE_NEWCGROUP))
-		b.special(plan.Sync, "tell", "the supervisor of the cgroup namespace").Note = plan.NoteCgroup
+		b.special(plan.Sync, "sendto", "the supervisor of the cgroup namespace").Note = plan.NoteCgroup
 	}
 	stage := b.root()
 	terminal, err := b.fill(stage)
@@ -135,15 +135,21 @@ func (b *builder) begin(p *plan.Plan) {
 	b.write("/proc/self/setgroups", "deny")
 	b.write("/proc/self/uid_map", mapping(ids))
 	b.write("/proc/self/gid_map", mapping(gids))
+	dirs := map[string]plan.Reg{}
 	for _, name := range b.c.Orphan.Remove {
-		dir := b.open(filepath.Dir(name), openPath|unix.O_DIRECTORY)
-		p.Orphan = append(p.Orphan, plan.Remove{Dir: dir, Name: filepath.Base(name)})
+		dir := filepath.Dir(name)
+		if _, opened := dirs[dir]; !opened {
+			dirs[dir] = b.open(dir, openPath|unix.O_DIRECTORY)
+		}
+		p.Orphan = append(p.Orphan, plan.Remove{Dir: dirs[dir], Name: filepath.Base(name)})
 	}
 	if !p.PidNS {
+		// What is left at the end is found there, whatever the container mounts on its own.
+		p.Proc = b.open("/proc", unix.O_RDONLY|unix.O_DIRECTORY)
 		b.call(unix.SYS_PRCTL, "prctl", "subreaper", plan.Num(unix.PR_SET_CHILD_SUBREAPER), plan.Num(1))
 	}
 	b.call(unix.SYS_MOUNT, "mount", "/ rslave", plan.Num(0), plan.Str("/"), plan.Num(0), plan.Num(unix.MS_REC|unix.MS_SLAVE), plan.Num(0))
-	b.special(plan.Sync, "tell", "the supervisor of the namespaces").Note = plan.NoteMaps
+	b.special(plan.Sync, "sendto", "the supervisor of the namespaces").Note = plan.NoteMaps
 }
 
 // write writes a file of the host's /proc.
@@ -195,12 +201,15 @@ func (b *builder) enclose() {
 		b.close("/proc/self/"+f[0], r)
 	}
 	b.close("/proc/self", b.self)
-	b.special(plan.Sync, "tell", "the supervisor of the inner namespaces").Note = plan.NoteInner
+	b.special(plan.Sync, "sendto", "the supervisor of the inner namespaces").Note = plan.NoteInner
 }
 
 // finish is what PID 1 does before it forks. It returns where its oom_score_adj is open.
-func (b *builder) finish(*plan.Plan) plan.Reg {
-	b.special(plan.Send, "tell", "the supervisor that the first process is next").Note = plan.NoteReady
+func (b *builder) finish(p *plan.Plan) plan.Reg {
+	p.Signals = b.reg()
+	b.call(unix.SYS_SIGNALFD4, "signalfd4", "PID 1 reads its signals", plan.Num(-1), plan.Mem(slices.Repeat([]byte{0xff}, 8)), plan.Num(8),
+		plan.Num(unix.SFD_CLOEXEC|unix.SFD_NONBLOCK)).Out = p.Signals
+	b.special(plan.Send, "sendto", "the supervisor that the first process is next").Note = plan.NoteReady
 	score := plan.None
 	if adj := b.c.Spec.Process.OOMScoreAdj; adj != nil {
 		score = b.score

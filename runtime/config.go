@@ -16,8 +16,8 @@ type Config struct {
 	// oomScoreAdj, user.umask, which is 022 if nil), root.readonly, hostname, mounts,
 	// and of linux the namespaces, the mappings, devices (the host's nodes of those
 	// names), maskedPaths and readonlyPaths. A user and a mount namespace are always made. Without a pid
-	// namespace PID 1 is an ordinary process, and killing it kills the first
-	// process and what is left of its children as far as they can be found.
+	// namespace PID 1 is an ordinary process, and at the end the processes are looked
+	// for whose mount namespace is the container's or was made in it.
 	Spec *specs.Spec
 	Root Root
 	// Umounts are names in the container that are unmounted when all is mounted.
@@ -26,7 +26,9 @@ type Config struct {
 	// the container's own mount namespace; the host never sees that.
 	Stage string
 
-	Stdin, Stdout, Stderr *os.File   // the first process's; nil is /dev/null
+	// The first process's; nil is /dev/null. They are handed on as they are: ends of
+	// os.Pipe do not block until their Fd was called.
+	Stdin, Stdout, Stderr *os.File
 	Pass                  []*os.File // its descriptors 3, 4, ...
 
 	// FakeRoot makes the calls that change owners and users succeed without doing
@@ -38,6 +40,9 @@ type Config struct {
 	// caller). All others have their default action.
 	Ignored []syscall.Signal
 	Orphan  Orphan
+	// Linger is called when the first process has ended; the container's others live
+	// until it returns. It may be nil.
+	Linger func()
 	// Placed is called with the host's pid of PID 1 before it mounts anything, so
 	// that it can be put into its cgroup. It may be nil.
 	Placed func(pid int) error

@@ -216,15 +216,14 @@ func TestFakeRootMounts(t *testing.T) {
 }
 
 // TestOverlayProgramApart: fuse-overlayfs uses the host's names, whatever the container does
-// with its files, and who is root in the container gets at none of them through it.
+// with its files, and who is in the container, as root or not, has nothing to do with it.
 func TestOverlayProgramApart(t *testing.T) {
 	program, err := exec.LookPath("fuse-overlayfs")
 	if err != nil {
 		t.Skip("needs the package fuse-overlayfs")
 	}
 	for _, fake := range []bool{false, true} {
-		c := small(t, `cat /proc/2/comm; for f in /proc/2/fd/* /proc/2/root /proc/2/cwd; do readlink $f && echo shown; ls $f/../ && echo open; done 2>/dev/null
-			mv /etc/dir /etc/moved && ls /etc/moved && setfattr -n user.k -v v /etc/file && getfattr --absolute-names --only-values -n user.k /etc/file && echo
+		c := small(t, `grep fuse /proc/[0-9]*/comm; kill -9 -1 2>/dev/null; mv /etc/dir /etc/moved && ls /etc/moved && setfattr -n user.k -v v /etc/file && getfattr --absolute-names --only-values -n user.k /etc/file && echo
 			ln -s x /etc/link && chmod 600 /etc/file && touch -d @1 /etc/file && stat -c %a,%Y /etc/file`)
 		if fake {
 			asRoot(c)
@@ -246,7 +245,7 @@ func TestOverlayProgramApart(t *testing.T) {
 			}
 		}
 		out, status := output(t, c)
-		if status.Code != 0 || out != "fuse-overlayfs\nx\nv\n600,1\n" {
+		if status.Code != 0 || out != "x\nv\n600,1\n" {
 			t.Errorf("%v: %+v: %q", fake, status, out)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -37,11 +38,13 @@ type Container struct {
 	status   Status
 	cause    error
 
-	mu      sync.Mutex // for what follows
+	over atomic.Bool // it ends
+
+	mu      sync.Mutex // for what follows; nobody waits with it
 	started bool
 	closed  bool
-	over    bool // it ends
-	lost    bool // the program that serves the root had ended before
+	ended   bool           // no other process is let in
+	joins   sync.WaitGroup // those on their way in
 }
 
 // Prepare makes a container and does all but the execve of its first process. When it fails
@@ -274,6 +277,9 @@ func commandError(p *plan.Plan, r fork.Record, name string) error {
 // watch reads what PID 1 tells until it is gone.
 func (c *Container) watch() {
 	status := Status{Code: fault.CodeSignal(syscall.SIGKILL), Signal: syscall.SIGKILL}
+	var swept error
+	buried := make(chan error, 1)
+	go func() { buried <- c.bury() }()
 	for {
 		r, _, err := fork.Receive(c.control)
 		if err != nil {
@@ -282,7 +288,12 @@ func (c *Container) watch() {
 		switch {
 		case r.Exited:
 			status = statusOf(r.Status)
-			c.ending()
+			if c.config.Linger != nil {
+				c.config.Linger()
+			}
+			c.over.Store(true)
+			// While PID 1 waits to be heard, which ends what is left if this process is killed.
+			swept = c.endJoined()
 			_ = fork.Answer(c.control, fork.Heard) // else it is gone already
 		case r.Stopped != 0:
 			select {
@@ -291,10 +302,18 @@ func (c *Container) watch() {
 			}
 		}
 	}
-	_, err := c.init.wait()
-	err = errors.Join(c.stopOverlay(), err)
-	c.status, c.cause = status, err
+	c.status, c.cause = status, errors.Join(<-buried, swept)
 	close(c.gone)
+}
+
+// bury ends what is left when PID 1 is gone.
+func (c *Container) bury() error {
+	_, err := c.init.wait()
+	c.over.Store(true)
+	err = errors.Join(err, c.endJoined())
+	c.joins.Wait()
+	err = errors.Join(err, c.endJoined())
+	return errors.Join(c.stopOverlay(), err)
 }
 
 // Wait waits until all processes of the container are gone, and returns how the first one
@@ -304,11 +323,18 @@ func (c *Container) Wait() (Status, error) {
 	return c.status, c.cause
 }
 
+// Ending says whether the container ends, and all its processes with it.
+func (c *Container) Ending() bool { return c.over.Load() }
+
+// Lacks names the calls that the container was made without, empty if none.
+func (c *Container) Lacks() string { return c.features.Lacks() }
+
 // Stopped tells of signals that stopped the first process, as Ctrl-Z does.
 func (c *Container) Stopped() <-chan syscall.Signal { return c.stopped }
 
 // Signal sends a signal to the first process. One that the terminal has just sent to the
-// whole process group, this process included, is not sent twice.
+// whole process group, this process included, is not sent twice. It does not wait: where
+// PID 1 does not read, as when somebody stopped it, the error is EAGAIN.
 func (c *Container) Signal(s syscall.Signal) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -318,15 +344,19 @@ func (c *Container) Signal(s syscall.Signal) error {
 	if s <= 0 || s > 64 {
 		return fmt.Errorf("signal container: %d: %w", int(s), syscall.EINVAL)
 	}
-	if err := fork.Answer(c.control, uint32(s)); err != nil {
-		return fmt.Errorf("signal container: %w", errors.Join(os.ErrProcessDone, err))
+	err := fork.Offer(c.control, uint32(s))
+	if err != nil && !errors.Is(err, syscall.EAGAIN) {
+		err = errors.Join(os.ErrProcessDone, err)
+	}
+	if err != nil {
+		return fmt.Errorf("signal container: %w", err)
 	}
 	return nil
 }
 
 // Kill ends all processes of the container at once.
 func (c *Container) Kill() error {
-	c.ending()
+	c.over.Store(true)
 	return c.init.signal(syscall.SIGKILL)
 }
 

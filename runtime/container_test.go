@@ -49,6 +49,7 @@ func outputWith(t testing.TB, c *Config, f Features) (string, Status) {
 		t.Fatal(err)
 	}
 	defer r.Close()
+	_ = w.Fd() // it blocks from now on
 	c.Stdout = w
 	if c.Stderr == nil {
 		c.Stderr = w

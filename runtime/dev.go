@@ -121,7 +121,7 @@ func (b *builder) openTerminal(above int) plan.Reg {
 	b.call(unix.SYS_IOCTL, "ioctl", "open the terminal", plan.Fd(master), plan.Num(unix.TIOCGPTPEER), plan.Num(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)).Out = low
 	b.call(unix.SYS_FCNTL, "fcntl", "the terminal to a number that is not the command's", plan.Fd(low), plan.Num(unix.F_DUPFD_CLOEXEC), plan.Num(above)).Out = slave
 	b.close("the terminal", low)
-	b.special(plan.Send, "tell", "the supervisor of the terminal", plan.Fd(master)).Note = plan.NoteTerminal
+	b.special(plan.Send, "sendmsg", "the supervisor of the terminal", plan.Fd(master)).Note = plan.NoteTerminal
 	b.close("the terminal's master", master)
 	return slave
 }

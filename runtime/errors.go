@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 )
 
@@ -20,6 +21,12 @@ func (e *OpError) Error() string {
 	}
 	return fmt.Sprintf("step %d, %s %s: %v", e.Index, e.Call, e.What, e.Errno)
 }
+
+// workdirNote stands behind the working directory in operations that go there.
+const workdirNote = ", the working directory"
+
+// Workdir says whether the working directory could not be entered.
+func (e *OpError) Workdir() bool { return strings.HasSuffix(e.What, workdirNote) }
 
 // Unwrap returns Errno.
 func (e *OpError) Unwrap() error { return e.Errno }

@@ -1,7 +1,13 @@
 package runtime
 
 import (
+	"strings"
+	"syscall"
+
 	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/runtime/fork"
+	"github.com/gangway-hpc/gangway/runtime/plan"
 )
 
 // Features are the system calls that a kernel has, or an outer container lets through, and
@@ -9,24 +15,36 @@ import (
 type Features struct {
 	Openat2      bool // Linux 5.6; else names are opened by the kernel's ordinary rules, inside a chroot
 	OpenTree     bool // with move_mount, 5.2; else bind mounts by name of a descriptor
-	MountSetattr bool // 5.12; else each mount is remounted, and mounts below it keep their flags
+	MountSetattr bool // 5.12; else each mount is remounted, and those below it one by one
 	CloseRange   bool // 5.9; else descriptors are closed one by one
 	Pidfd        bool // 5.3; else processes are signalled by number
 }
 
-// ProbeFeatures tries the calls. That takes microseconds.
+// Lacks names the calls that are done without, those about mounts and names.
+func (f Features) Lacks() string {
+	var names []string
+	for _, call := range []struct {
+		has  bool
+		name string
+	}{{f.Openat2, "openat2"}, {f.OpenTree, "open_tree and move_mount"}, {f.MountSetattr, "mount_setattr"}} {
+		if !call.has {
+			names = append(names, call.name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// ProbeFeatures tries the calls. That takes microseconds, and where a filter is in force
+// that may refuse move_mount a short-lived process more.
 func ProbeFeatures() Features {
 	var f Features
 	if fd, err := unix.Openat2(unix.AT_FDCWD, "/", &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS}); err == nil {
 		f.Openat2 = true
 		_ = unix.Close(fd)
 	}
-	// Those who may not mount are told so before anything else, so EPERM is no
-	// answer to whether there is a move_mount. A filter that refuses it with EPERM
-	// refuses mount, too.
 	if fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC); err == nil {
 		_ = unix.Close(fd)
-		f.OpenTree = unix.MoveMount(-1, "", -1, "", 0) != unix.ENOSYS
+		f.OpenTree = hasMoveMount()
 	}
 	// A size of 0 is looked at first.
 	_, _, errno := unix.Syscall6(unix.SYS_MOUNT_SETATTR, ^uintptr(0), 0, 0, 0, 0, 0)
@@ -37,4 +55,50 @@ func ProbeFeatures() Features {
 		_ = unix.Close(fd)
 	}
 	return f
+}
+
+// hasMoveMount says whether there is move_mount. Those who may not mount are told so before
+// anything else, with the error that filters like to give; so where there is a filter, a
+// process that may mount has to ask.
+func hasMoveMount() bool {
+	err := unix.MoveMount(-1, "", -1, "", 0)
+	if err != unix.EPERM {
+		return err != unix.ENOSYS
+	}
+	if mode, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0); err == nil && mode == 0 {
+		return true
+	}
+	errno := askInside(plan.Op{Name: "move_mount", NR: unix.SYS_MOVE_MOUNT, Args: []plan.Arg{plan.Num(-1), plan.Str(""), plan.Num(-1), plan.Str(""), plan.Num(0)}})
+	return errno != 0 && errno != unix.EPERM && errno != unix.ENOSYS
+}
+
+// askInside returns the error of a call that cannot succeed, made in namespaces of its own; 0
+// is no answer.
+func askInside(o plan.Op) syscall.Errno {
+	socket, peer, err := socketpair()
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = unix.Close(socket) }()
+	kept := newKept(0)
+	kept.take(peer)
+	m, err := fork.Load(&plan.Plan{Flags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS, Init: []plan.Op{o}}, kept.fds, fork.Options{})
+	if err != nil {
+		kept.close()
+		return 0
+	}
+	child, err := m.Start()
+	kept.close()
+	if err != nil {
+		return 0
+	}
+	p := &process{pid: child.PID, pidfd: child.PidFD}
+	r, _, err := fork.Receive(socket)
+	_ = p.signal(syscall.SIGKILL)
+	_, _ = p.wait()
+	p.close()
+	if err != nil {
+		return 0
+	}
+	return r.Errno
 }

@@ -53,8 +53,9 @@ func (b *builder) run(c command, terminal []plan.Reg) {
 	for i := range c.pass {
 		b.call(unix.SYS_DUP3, "dup3", fmt.Sprintf("descriptor %d", 3+i), plan.Fd(c.given+plan.Reg(i)), plan.Num(3+i), plan.Num(0))
 	}
-	dir := cmp.Or(c.cwd, "/")
-	b.call(unix.SYS_CHDIR, "chdir", dir, plan.Str(dir))
+	// From here on names are the image's, which may lead through /proc/self/fd.
+	b.special(plan.CloseRest, "close_range", "all descriptors but the command's", plan.Num(3+c.pass))
+	b.workdir(cmp.Or(c.cwd, "/"))
 	mask := uint32(0o022)
 	if m := b.c.Spec.Process.User.Umask; m != nil && !c.ambient {
 		mask = *m & 0o777
@@ -70,7 +71,10 @@ func (b *builder) run(c command, terminal []plan.Reg) {
 		b.rights(c.fakeRoot)
 	}
 	if c.wait {
-		b.special(plan.Sync, "wait", "for START").Note = plan.NoteReady
+		b.special(plan.Sync, "sendto", "the supervisor that START is waited for").Note = plan.NoteReady
+	} else {
+		// It ends here if the supervisor is gone, who would have ended it.
+		b.special(plan.Send, "sendto", "the supervisor that the command is next").Note = plan.NoteReady
 	}
 	b.signals()
 	o := b.special(plan.Exec, "execve", fmt.Sprintf("%q", c.args))
@@ -78,6 +82,23 @@ func (b *builder) run(c command, terminal []plan.Reg) {
 		o.Args = append(o.Args, plan.Str(name))
 	}
 	o.Argv, o.Env = c.args, c.env
+}
+
+// workdir goes into the working directory, which must be one of the container's: links of
+// /proc are not followed, as they may lead anywhere.
+func (b *builder) workdir(dir string) {
+	what := dir + workdirNote
+	if !b.f.Openat2 {
+		b.call(unix.SYS_CHDIR, "chdir", what, plan.Str(dir))
+		b.special(plan.Reachable, "getcwd", what)
+		return
+	}
+	b.call(unix.SYS_CHDIR, "chdir", "/", plan.Str("/"))
+	r := b.reg()
+	how := openHow(unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
+	b.call(unix.SYS_OPENAT2, "openat2", what, plan.Num(cwd), plan.Str(dir), plan.Mem(how), plan.Num(len(how))).Out = r
+	b.call(unix.SYS_FCHDIR, "fchdir", what, plan.Fd(r))
+	b.close(dir, r)
 }
 
 // keyring leaves the caller's keys. Where that is refused, as by an outer container, or
@@ -110,12 +131,18 @@ func (b *builder) rights(fakeRoot bool) {
 		b.call(unix.SYS_CAPSET, "capset", "none", plan.Mem(append(header, 0, 0, 0, 0)), plan.Mem(make([]byte, 24)))
 	}
 	b.call(unix.SYS_PRCTL, "prctl", "no new privileges", plan.Num(unix.PR_SET_NO_NEW_PRIVS), plan.Num(1), plan.Num(0), plan.Num(0), plan.Num(0))
-	b.call(unix.SYS_SECCOMP, "seccomp", "nothing is typed into a terminal", plan.Num(unix.SECCOMP_SET_MODE_FILTER),
-		plan.Num(unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW), plan.BPF(terminalFilter()))
+	b.filter("nothing is typed into a terminal", terminalFilter())
 	if fakeRoot {
-		b.call(unix.SYS_SECCOMP, "seccomp", "changes of owner and user succeed without effect", plan.Num(unix.SECCOMP_SET_MODE_FILTER),
-			plan.Num(unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW), plan.BPF(fakeRootFilter()))
+		b.filter("changes of owner and user succeed without effect", fakeRootFilter())
 	}
+}
+
+// filter puts a seccomp filter in force, by the older call where the newer is missing or
+// does not know the flag, which spares the command the cost of what filters imply.
+func (b *builder) filter(what string, program []byte) {
+	o := b.call(unix.SYS_SECCOMP, "seccomp", what, plan.Num(unix.SECCOMP_SET_MODE_FILTER), plan.Num(unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW), plan.BPF(program))
+	o.May, o.SkipDone = []syscall.Errno{syscall.ENOSYS, syscall.EPERM, syscall.EINVAL}, 1
+	b.call(unix.SYS_PRCTL, "prctl", what, plan.Num(unix.PR_SET_SECCOMP), plan.Num(unix.SECCOMP_MODE_FILTER), plan.BPF(program))
 }
 
 // ambient gives a program the capabilities with which it can mount and keep owners,

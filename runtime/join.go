@@ -69,6 +69,10 @@ func (c *Container) join(ctx context.Context, j JoinProcess) (*Process, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("join container: %w", err)
 	}
+	if !c.admit() {
+		return nil, errEnded
+	}
+	defer c.joins.Done()
 	p, sock, err := c.enter(&j)
 	if err != nil {
 		return nil, fmt.Errorf("join container: %w", err)
@@ -107,7 +111,7 @@ func (c *Container) join(ctx context.Context, j JoinProcess) (*Process, error) {
 			_ = proc.terminal.Close()
 		}
 		if failed.Index < 0 && failed.Errno == syscall.ENOMEM {
-			return nil, errors.New("join container: it has ended")
+			return nil, errEnded
 		}
 		return nil, commandError(p, *failed, j.Args[0])
 	}
@@ -136,7 +140,7 @@ func (c *Container) enter(j *JoinProcess) (*plan.Plan, *entering, error) {
 	k.stdio(j.Stdin, j.Stdout, j.Stderr)
 	k.none()
 	k.none()
-	spaces, err := c.dupSpaces(k)
+	spaces, err := c.dupSpaces(k, j.ambient)
 	for _, f := range j.Pass {
 		k.dup(f)
 	}
@@ -160,20 +164,34 @@ func (c *Container) enter(j *JoinProcess) (*plan.Plan, *entering, error) {
 	return p, &entering{sock, outer}, nil
 }
 
-// dupSpaces copies the descriptors of the namespaces, which Close may close meanwhile.
-func (c *Container) dupSpaces(k *kept) ([]space, error) {
+// errEnded is the answer to those who come too late.
+var errEnded = errors.New("join container: it has ended")
+
+// admit lets a process in, unless the container ends. The end waits for those that are on
+// their way until joins.Done.
+func (c *Container) admit() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	select {
-	case <-c.gone:
-		return nil, errors.New("it has ended")
-	default:
+	if !c.ended {
+		c.joins.Add(1)
 	}
+	return !c.ended
+}
+
+// dupSpaces copies the descriptors of the namespaces that are joined. A program of ours goes
+// into those alone that it needs to mount, so that nobody in the container reaches it.
+// No descriptor is closed before joins.Done.
+func (c *Container) dupSpaces(k *kept, ambient bool) ([]space, error) {
+	var joined []space
 	for _, s := range c.spaces {
+		if ambient && s.flag != unix.CLONE_NEWUSER && s.flag != unix.CLONE_NEWNS {
+			continue
+		}
 		fd, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, k.above)
 		k.add(fd, err)
+		joined = append(joined, s)
 	}
-	return c.spaces, k.err
+	return joined, k.err
 }
 
 // watch waits for the process. It must be waited for at once: PID 1 cannot end before.

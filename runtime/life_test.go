@@ -2,7 +2,6 @@ package runtime
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -28,8 +27,16 @@ func helper(part string, args []string) error {
 		return supervise(args)
 	case "forwarder":
 		return forward(args)
+	case "counter":
+		return counter()
 	case "no namespaces":
 		return runWithoutNamespaces(args)
+	case "lacks":
+		return runLacks(args)
+	case "submounts":
+		return runSubmounts(args)
+	case "refused":
+		return runRefused(args)
 	case "filtered":
 		return runFiltered(args)
 	case "inside":
@@ -70,13 +77,14 @@ func line(t testing.TB, r *bufio.Reader) string {
 	return strings.TrimSuffix(s, "\n")
 }
 
-// pipe is a pipe that ends with the test.
+// pipe is a pipe that ends with the test, and that blocks, as few programs expect else.
 func pipe(t testing.TB) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, _ = r.Fd(), w.Fd()
 	t.Cleanup(func() { r.Close(); w.Close() })
 	return r, w
 }
@@ -152,7 +160,7 @@ func TestErrors(t *testing.T) {
 		{"type", func(c *Config) {
 			c.Spec.Mounts = append(c.Spec.Mounts, specs.Mount{Destination: "/tmp", Type: "nofs"})
 		}, syscall.ENODEV, "mount nofs on /tmp: no such device"},
-		{"cwd", func(c *Config) { c.Spec.Process.Cwd = "/nowhere" }, syscall.ENOENT, "chdir /nowhere"},
+		{"cwd", func(c *Config) { c.Spec.Process.Cwd = "/nowhere" }, syscall.ENOENT, "openat2 /nowhere, the working directory"},
 		{"mapping", func(c *Config) { c.Spec.Linux.UIDMappings[0].HostID = 1 }, syscall.EPERM, `uid_map: operation not permitted`},
 		{"root", func(c *Config) { c.Root.Dir = "/no/root" }, syscall.ENOENT, "open_tree /no/root"},
 		{"rlimit", func(c *Config) {
@@ -174,52 +182,87 @@ func TestErrors(t *testing.T) {
 }
 
 // TestKilledSupervisor: PID 1 says so, removes what it was told to, and takes all
-// processes with it.
+// processes with it, those that joined included. It does not matter whether anybody can
+// be told.
 func TestKilledSupervisor(t *testing.T) {
 	for _, pidns := range []bool{true, false} {
-		run := filepath.Join(t.TempDir(), "run")
-		stage := filepath.Join(run, "stage")
-		if err := os.MkdirAll(stage, 0o755); err != nil {
-			t.Fatal(err)
+		for _, full := range []bool{false, true} {
+			killSupervisor(t, pidns, full)
 		}
-		if err := os.WriteFile(filepath.Join(run, "state"), nil, 0o600); err != nil {
-			t.Fatal(err)
+	}
+}
+
+func killSupervisor(t *testing.T, pidns, full bool) {
+	t.Helper()
+	run := filepath.Join(t.TempDir(), "run")
+	stage := filepath.Join(run, "stage")
+	if err := os.MkdirAll(stage, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(run, "state"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := again(t, "supervisor", run, skeleton(t), strconv.FormatBool(pidns))
+	heard, stderr := pipe(t)
+	if full {
+		fill(t, stderr)
+	}
+	cmd.Stderr = stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // where the test failed
+		_ = cmd.Wait()
+	})
+	r := bufio.NewReader(out)
+	pid, err := strconv.Atoi(line(t, r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := line(t, r), line(t, r); a+b != "readyjoined" && a+b != "joinedready" {
+		t.Fatalf("%q, %q", a, b)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	// All of the container's processes have its other end.
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "PID 1 ends", func() bool { return !alive(pid) })
+	if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("supervisor: %v", err)
+	}
+	stderr.Close()
+	if got, err := io.ReadAll(heard); err != nil || !full && string(got) != "the supervisor is gone\n" {
+		t.Errorf("pid namespace %v: stderr %q, %v", pidns, got, err)
+	}
+	if _, err := os.Stat(run); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the run directory: %v", err)
+	}
+}
+
+// fill writes to a pipe until nothing more goes in.
+func fill(t *testing.T, w *os.File) {
+	t.Helper()
+	fd := int(w.Fd())
+	if err := unix.SetNonblock(fd, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{4096, 1} {
+		for {
+			if _, err := unix.Write(fd, make([]byte, size)); err != nil {
+				break
+			}
 		}
-		cmd := again(t, "supervisor", run, skeleton(t), strconv.FormatBool(pidns))
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		r := bufio.NewReader(out)
-		pid, err := strconv.Atoi(line(t, r))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := line(t, r); got != "ready" {
-			t.Fatalf("%q", got)
-		}
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		// All of the container's processes have its other end.
-		if _, err := io.Copy(io.Discard, r); err != nil {
-			t.Fatal(err)
-		}
-		await(t, "PID 1 ends", func() bool { return !alive(pid) })
-		if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
-			t.Errorf("supervisor: %v", err)
-		}
-		if got := stderr.String(); got != "the supervisor is gone\n" {
-			t.Errorf("pid namespace %v: stderr %q", pidns, got)
-		}
-		if _, err := os.Stat(run); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the run directory: %v", err)
-		}
+	}
+	if err := unix.SetNonblock(fd, false); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -20,8 +20,9 @@ const (
 	overlayInterval = 500 * time.Microsecond
 )
 
-// overlayProgram is fuse-overlayfs, which runs in the container's namespaces, so that it
-// ends with them.
+// overlayProgram is fuse-overlayfs, which runs in the container's user namespace, where it
+// may mount, and a copy of its mounts. It is not in the pid namespace: who is in the
+// container neither sees it nor can end it, and it dies with the supervisor.
 type overlayProgram struct {
 	*Process
 	program string
@@ -54,7 +55,6 @@ func (c *Container) startOverlay(ctx context.Context) error {
 	}
 	go func() {
 		<-p.gone
-		c.lose()
 		_ = c.init.signal(syscall.SIGKILL)
 	}()
 	return nil
@@ -96,39 +96,16 @@ func (o *overlayProgram) cause() error {
 	return fmt.Errorf("%s, which serves the container's root, ended with code %d: %s", o.program, status.Code, words)
 }
 
-// lose notes that the program has ended, unless the container had before.
-func (c *Container) lose() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.lost = c.lost || !c.over
-}
-
-// ending notes that the container ends. PID 1 waits until that is done, so a program that
-// is gone by then has ended by itself.
-func (c *Container) ending() {
-	if c.overlay != nil {
-		select {
-		case <-c.overlay.gone:
-			c.lose()
-		default:
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.over = true
-}
-
-// stopOverlay ends the program when PID 1 is gone, where its namespace has not done so. The
-// error is not nil if the program had ended by itself.
+// stopOverlay ends the program when PID 1 is gone. Nobody else does, so that the error is not
+// nil if it had ended before.
 func (c *Container) stopOverlay() error {
 	if c.overlay == nil {
 		return nil
 	}
+	ended := c.overlay.process.ended()
 	_ = c.overlay.Signal(syscall.SIGKILL)
 	<-c.overlay.gone
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.lost {
+	if ended {
 		return c.overlay.cause()
 	}
 	return nil

@@ -72,6 +72,15 @@ func (p *process) wait() (syscall.WaitStatus, error) {
 	}
 }
 
+// ended says whether the process has ended. Who waits for it at the same time has not
+// reaped it while p.mu is held.
+func (p *process) ended() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var info unix.Siginfo
+	return p.done || unix.Waitid(unix.P_PID, p.pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil) == nil && info.Signo != 0
+}
+
 func (p *process) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +135,8 @@ func (k *kept) add(fd int, err error) {
 	k.fds = append(k.fds, fd)
 }
 
-// dup keeps a copy of a file. Go makes pipes that do not block, which few programs expect.
+// dup keeps a copy of a file. Whether it blocks is left as it is: that is shared with
+// whoever else has it open, as the caller of this program.
 func (k *kept) dup(f *os.File) {
 	if k.err != nil {
 		return
@@ -137,11 +147,7 @@ func (k *kept) dup(f *os.File) {
 		return
 	}
 	copied, dupErr := -1, error(nil)
-	err = conn.Control(func(fd uintptr) {
-		if copied, dupErr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, k.above); dupErr == nil {
-			dupErr = unix.SetNonblock(copied, false)
-		}
-	})
+	err = conn.Control(func(fd uintptr) { copied, dupErr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, k.above) })
 	k.add(copied, errors.Join(err, dupErr))
 }
 

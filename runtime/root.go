@@ -47,7 +47,7 @@ func (b *builder) root() string {
 		// change: it uses the host's names. What it mounts comes here; what is mounted
 		// here later does not go there.
 		b.call(unix.SYS_MOUNT, "mount", stage+" shared", plan.Num(0), plan.Str(stage), plan.Num(0), plan.Num(unix.MS_SHARED), plan.Num(0))
-		b.special(plan.Sync, "run", o.Program+" on "+stage+rootDir).Note = plan.NoteRoot
+		b.special(plan.Sync, "sendto", "the supervisor to run "+o.Program+" on "+stage+rootDir).Note = plan.NoteRoot
 		b.call(unix.SYS_MOUNT, "mount", stage+" rprivate", plan.Num(0), plan.Str(stage), plan.Num(0), plan.Num(unix.MS_REC|unix.MS_PRIVATE), plan.Num(0))
 		return stage + rootDir
 	}
@@ -139,10 +139,10 @@ func (b *builder) image(on string) {
 	b.close("/dev/fuse", fd)
 	b.call(unix.SYS_MOUNT, "mount", "fuse.gangway on "+on+" (nosuid,nodev,ro)", plan.Str("gangway"), plan.Str(on), plan.Str("fuse.gangway"),
 		plan.Num(int(flags.set|unix.MS_RDONLY)), plan.FdData(plan.Device, b.c.Root.FUSE.Options))
-	b.special(plan.Send, "tell", "the supervisor to serve /dev/fuse", plan.Fd(plan.Device)).Note = plan.NoteFUSE
+	b.special(plan.Send, "sendmsg", "the supervisor to serve /dev/fuse", plan.Fd(plan.Device)).Note = plan.NoteFUSE
 	// Only the server may keep it, so that its end is the mount's end.
 	b.close("/dev/fuse", plan.Device)
-	b.special(plan.Sync, "wait", "until the image is served").Note = plan.NoteServed
+	b.special(plan.Sync, "sendto", "the supervisor that the image is waited for").Note = plan.NoteServed
 }
 
 // fill mounts everything else, inside a chroot, and makes it the root of the namespace.
@@ -344,7 +344,7 @@ func (b *builder) readonly(name string, o mountOptions, own bool) {
 		b.call(unix.SYS_MOUNT_SETATTR, "mount_setattr", name+" ("+o.shown+")", plan.Fd(r), plan.Str(""), plan.Num(unix.AT_EMPTY_PATH), plan.Mem(attr), plan.Num(len(attr)))
 	} else {
 		b.call(unix.SYS_FCHDIR, "fchdir", "the host's /proc", plan.Fd(b.proc))
-		b.special(plan.Remount, "remount", name+" ("+o.shown+")", plan.Fd(r), plan.Num(int(o.set)), plan.FdLink(r))
+		b.special(plan.Remount, "mount", "remount "+name+" ("+o.shown+")", plan.Fd(r), plan.Num(int(o.set)), plan.FdLink(r))
 	}
 	b.close(name, r)
 	b.ops[at].SkipMay = len(b.ops) - at - 1

@@ -21,7 +21,8 @@ import (
 const killed = usertest.ID + 1
 
 // TestKill ends a run by SIGKILL at random moments: the program that was called, which
-// also serves the image; PID 1 of the container; the command. Within a second there is no
+// also serves the image; PID 1 of the container; the command; with processes that
+// joined it, and with the host's processes and without. Within a second there is no
 // process left, and no mount; with the next run no file and no lock either. Needs root,
 // to be an ordinary user that nobody else is.
 func TestKill(t *testing.T) {
@@ -62,8 +63,11 @@ func TestKill(t *testing.T) {
 		victim := []string{"supervisor", "init", "command"}[n%3]
 		writable := n%2 == 0
 		when := time.Duration(rand.Int64N(int64(40 * time.Millisecond)))
-		t.Logf("%d: %s after %s, writable %v", n, victim, when, writable)
-		k.kill(t, victim, when, writable)
+		hostPID := n%4 < 2
+		t.Logf("%d: %s after %s, writable %v, host's processes %v", n, victim, when, writable, hostPID)
+		// With a pid namespace the end waits for the host's init to bury what joined,
+		// which not every sandbox's does.
+		k.kill(t, victim, when, writable, hostPID, hostPID && n%5 == 0)
 		if now := mountinfo(t); now != mounts {
 			t.Fatalf("mounts are left over:\n%s\nbefore:\n%s", now, mounts)
 		}
@@ -71,7 +75,7 @@ func TestKill(t *testing.T) {
 	// A run that was killed before it had its lock is left alone for 2 s.
 	for deadline := time.Now().Add(5 * time.Second); ; {
 		k.mustRun(t)
-		left, err := filepath.Glob(filepath.Join(dir, "run", "*", "*"))
+		left, err := filepath.Glob(filepath.Join(dir, "run", "gangway", "*", "*"))
 		if err == nil && len(left) == 0 {
 			break
 		}
@@ -111,27 +115,41 @@ func (k *kills) mustRun(t *testing.T) {
 	}
 }
 
-// kill starts a run and kills part of it after a while, or once that part is there.
-func (k *kills) kill(t *testing.T, victim string, when time.Duration, writable bool) {
+// kill starts a run and kills part of it after a while, or once that part is there; where
+// somebody joins, when he did.
+func (k *kills) kill(t *testing.T, victim string, when time.Duration, writable, hostPID, join bool) {
 	t.Helper()
-	cmd := k.command("--container-writable="+strconv.FormatBool(writable), "--", "sleep", "1000")
+	args := []string{"--container-writable=" + strconv.FormatBool(writable)}
+	if hostPID {
+		args = append(args, "--pid=host")
+	}
+	cmd := k.command(append(args, "--", "sleep", "1000")...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
+	}
+	if join {
+		joined := k.join(t, cmd.Process.Pid)
+		defer func() { _ = joined.Wait() }() // it was killed
 	}
 	moment := time.Now().Add(when)
 	for {
 		pids := k.processes(t)
 		target := 0
-		for pid, comm := range pids {
+		for pid, p := range pids {
 			switch victim {
 			case "supervisor":
 				target = cmd.Process.Pid
-			case "init": // a fork of the supervisor: its name is that of the program
-				if pid != cmd.Process.Pid && comm == "gangway" {
+			case "init":
+				switch above := pids[p.parent]; {
+				case !hostPID && p.parent == cmd.Process.Pid && p.name == "gangway": // a fork of the supervisor
 					target = pid
+				case hostPID && p.name == "sleep" && above.parent == cmd.Process.Pid && above.name != "sleep" && above.name != "sh":
+					// Its name is that of a sealed program, as those are of what was only tried.
+					target = p.parent
 				}
 			case "command":
-				if comm == "sleep" {
+				// What joined is a child of the supervisor's, its child a shell's.
+				if above := pids[p.parent]; p.name == "sleep" && above.parent == cmd.Process.Pid && above.name != "sleep" && above.name != "sh" {
 					target = pid
 				}
 			}
@@ -155,10 +173,40 @@ func (k *kills) kill(t *testing.T, victim string, when time.Duration, writable b
 	}
 }
 
-// processes returns the live processes of the user by pid, with their names.
-func (k *kills) processes(t *testing.T) map[int]string {
+// join runs a process in the container of a run, with a child in a session of its own, and
+// returns when both are there.
+func (k *kills) join(t *testing.T, supervisor int) *exec.Cmd {
 	t.Helper()
-	all := map[int]string{}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		cmd := k.command()
+		cmd.Args = []string{k.bin, "exec", strconv.Itoa(supervisor), "--", "sh", "-c", "setsid sleep 1001 & echo joined; exec sleep 1002"}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if n, _ := out.Read(make([]byte, 16)); n > 0 {
+			return cmd
+		}
+		_ = cmd.Wait() // the container is not there yet
+		if time.Now().After(deadline) {
+			t.Fatal("nobody could join")
+		}
+	}
+}
+
+// alive is a live process.
+type alive struct {
+	name   string
+	parent int
+}
+
+// processes returns the live processes of the user by pid.
+func (k *kills) processes(t *testing.T) map[int]alive {
+	t.Helper()
+	all := map[int]alive{}
 	dirs, err := os.ReadDir("/proc")
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +226,13 @@ func (k *kills) processes(t *testing.T) map[int]string {
 		status := string(b)
 		if strings.Contains(status, fmt.Sprintf("\nUid:\t%d\t", killed)) && !strings.Contains(status, "\nState:\tZ") && !strings.Contains(status, "\nState:\tX") {
 			name, _, _ := strings.Cut(strings.TrimPrefix(status, "Name:\t"), "\n")
-			all[pid] = name
+			_, rest, _ := strings.Cut(status, "\nPPid:\t")
+			parent, _, _ := strings.Cut(rest, "\n")
+			ppid, err := strconv.Atoi(parent)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all[pid] = alive{name, ppid}
 		}
 	}
 	return all

@@ -52,21 +52,18 @@ func TestSandbox(t *testing.T) {
 		command  string
 		code     int
 		out, err string
+		doctor   bool
 	}
 	var cases []sandboxed
 	for errno, name := range map[syscall.Errno]string{syscall.ENOSYS: "ENOSYS", syscall.EPERM: "EPERM"} {
 		var all []rule
 		for call, nr := range newCalls {
-			c := sandboxed{name: call + " " + name, in: surroundings{Filter: []rule{{Call: nr, Errno: errno}}}}
-			if call == "move_mount" && errno == syscall.EPERM {
-				// Those who may not mount are told the same before.
-				c.code, c.err = 125, "gangway: error: start container: .*move_mount.*not permitted(.*\n)*.*cause: .*seccomp"
-			}
+			c := sandboxed{name: call + " " + name, in: surroundings{Filter: []rule{{Call: nr, Errno: errno}}}, doctor: call == "move_mount"}
 			cases = append(cases, c)
 			all = append(all, rule{Call: nr, Errno: errno})
 		}
 		cases = append(cases,
-			sandboxed{name: "all new calls " + name, in: surroundings{Filter: all}},
+			sandboxed{name: "all new calls " + name, in: surroundings{Filter: all}, doctor: true},
 			sandboxed{name: "all new calls, writable, " + name, in: surroundings{Filter: all}, options: []string{"--container-writable"}, command: "echo x > /etc/new && rm /bin/ls && echo ran 1"},
 			sandboxed{name: "all new calls, remapped, mounts, " + name, in: surroundings{Filter: all}, options: []string{"--container-remap-root", "--container-mounts=/usr:/a/b:ro,/etc/hostname:/etc/x,tmpfs:/scratch", "-t"}, command: "test -d /a/b/bin && ! touch /a/b/x 2>/dev/null && touch /scratch/x && cat /etc/x >/dev/null && echo ran $(id -u)", out: `^ran 0\r\n$`},
 		)
@@ -79,7 +76,8 @@ func TestSandbox(t *testing.T) {
 		sandboxed{name: "max_mnt_namespaces", in: surroundings{Flags: userNS, Sysctl: map[string]string{"user.max_mnt_namespaces": "0"}}, code: 125, err: failed + "no space left(.*\n)*.*cause: .*user.max_mnt_namespaces"},
 		sandboxed{name: "no mount", in: surroundings{Filter: []rule{{Call: unix.SYS_MOUNT, Errno: syscall.EPERM}}}, code: 125, err: "gangway: error: start container: .*mount(.*\n)*.*cause: "},
 		sandboxed{name: "no pivot_root", in: surroundings{Filter: []rule{{Call: unix.SYS_PIVOT_ROOT, Errno: syscall.EPERM}}}, code: 125, err: "gangway: error: start container: .*pivot_root"},
-		sandboxed{name: "no seccomp", in: surroundings{Filter: []rule{{Call: unix.SYS_SECCOMP, Errno: syscall.EPERM}}}, options: []string{"--container-remap-root"}, code: 125, err: "gangway: error: start container: .*seccomp"},
+		sandboxed{name: "no seccomp(2)", in: surroundings{Filter: []rule{{Call: unix.SYS_SECCOMP, Errno: syscall.EPERM}}}, options: []string{"--container-remap-root"}, command: "chown 1:1 /tmp && echo ran 1", doctor: true},
+		sandboxed{name: "no mount_setattr, mounts below", in: surroundings{Filter: []rule{{Call: unix.SYS_MOUNT_SETATTR, Errno: syscall.ENOSYS}}}, options: []string{"-v", "--container-mounts=/dev:/mnt:ro"}, command: "! touch /mnt/shm/x 2>/dev/null && echo ran 1", err: "without mount_setattr"},
 		sandboxed{name: "within another user namespace", in: surroundings{Flags: pidNS, Mounts: []mounted{newProc}}},
 		sandboxed{name: "no FUSE", in: surroundings{Flags: mountNS, Mounts: []mounted{hideFUSE}}, options: []string{"-v"}, err: `(?s)written to disk.*mount +[\d.]+ ms  tree\n`},
 		sandboxed{name: "no FUSE, writable", in: surroundings{Flags: mountNS, Mounts: []mounted{hideFUSE}}, options: []string{"-v", "--container-writable"}, command: "echo x > /etc/new && rm /bin/ls && echo ran 1", err: `mount +[\d.]+ ms  tree\n`},
@@ -104,12 +102,20 @@ func TestSandbox(t *testing.T) {
 			}
 			mounts := mountinfo(t)
 			outcomeOf(t, c.in.within(t, p.command(append(args, "--", "sh", "-c", c.command)...))).want(t, c.code, c.out, c.err)
+			if c.code == 125 || c.doctor {
+				// What runs is what the doctor says runs.
+				code, can, errs := 1, "false", "containers cannot run here"
+				if c.code == 0 {
+					code, can, errs = 0, "true", ""
+				}
+				outcomeOf(t, c.in.within(t, p.command("doctor", "--json", "--keep"))).want(t, code, `"can_run": *`+can, errs)
+			}
 			if mountinfo(t) != mounts {
 				t.Error("mounts of the host changed")
 			}
 		})
 	}
-	left, err := filepath.Glob(filepath.Join(p.dir, "run", "*", "*"))
+	left, err := filepath.Glob(filepath.Join(p.dir, "run", "gangway", "*", "*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("files are left over: %s, %v", left, err)
 	}

@@ -44,11 +44,44 @@ func testDescriptors(t *testing.T, p *person) {
 		// The fourth is that of the directory which is listed.
 		outcomeOf(t, cmd).want(t, 0, "^0 1 2 3 \r?\n?$", "")
 	}
+	testWorkdirs(t, p)
 	running := p.start(t, image, "--container-name=fds")
 	defer running.stop(t)
 	cmd := p.command("exec", "fds", "sh", "-c", "ls /proc/self/fd | tr '\\n' ' '")
 	cmd.ExtraFiles = []*os.File{dir, dir}
 	outcomeOf(t, cmd).want(t, 0, "^0 1 2 3 $", "")
+}
+
+// testWorkdirs: nor is one that the runtime has open itself, when the working directory is
+// gone to and the program is looked up.
+func testWorkdirs(t *testing.T, p *person) {
+	files := []entry{{name: "escape", mode: 0o644}}
+	var search []string
+	for n := 3; n <= 20; n++ {
+		files = append(files, entry{name: fmt.Sprintf("dev/fd/%d/", n)}, entry{name: fmt.Sprintf("x%d", n), link: fmt.Sprintf("/dev/fd/%d", n)})
+		search = append(search, fmt.Sprintf("/proc/self/fd/%d", n), fmt.Sprintf("/proc/self/fd/%d/usr/bin", n), fmt.Sprintf("/x%d", n))
+	}
+	layer := craft(t, files...)
+	image := p.image(t, nil, layer)
+	for i, options := range [][]string{nil, {"--container-writable"}, {"--container-remap-root"}, {"-t"}, {"--pid=host"}, {"--container-name=workdirs"}} {
+		for n := 3; n <= 8; n++ {
+			dir := []string{fmt.Sprintf("/x%d", n), fmt.Sprintf("/proc/self/fd/%d", n)}[(n+i)%2]
+			r := p.run(t, image, append(options, "--container-workdir="+dir, "--", "pwd")...)
+			if r.code == 0 || strings.Contains(r.out, "/") || !strings.Contains(r.out+r.err, "gangway: error: ") {
+				t.Errorf("%s, working directory %s: %+v", options, dir, r)
+			}
+		}
+		r := p.run(t, image, append(options, "--export=NONE", "--container-env=PATH", "-e", "PATH="+strings.Join(search, ":"), "--", "escape")...)
+		if r.code != 126 && r.code != 127 {
+			t.Errorf("%s: program behind a descriptor: %+v", options, r)
+		}
+	}
+	for n := 3; n <= 8; n++ {
+		own := p.image(t, map[string]any{"WorkingDir": fmt.Sprintf("/x%d", n)}, layer)
+		if r := p.run(t, own, "--", "pwd"); r.code == 0 || r.out != "" || !strings.Contains(r.err, "gangway: error: ") {
+			t.Errorf("working directory of the image: %+v", r)
+		}
+	}
 }
 
 // testSupervisorHidden: PID 1 has a copy of the supervisor's memory and environment, and
@@ -148,15 +181,15 @@ func testSymlinks(t *testing.T, p *person) {
 		"passwd absolute":  {{name: "etc/passwd", link: canary + "/passwd"}},
 		"passwd relative":  {{name: "etc/passwd", link: up + canary[1:] + "/passwd"}},
 		"files to be made": {{name: "etc/hosts", link: canary + "/new"}, {name: "etc/resolv.conf", link: up + canary[1:] + "/new2"}, {name: "etc/group", link: canary + "/sub/new3"}},
-		"mount targets":    {{name: "m", link: canary}, {name: "n", link: up + canary[1:]}, {name: "work", link: canary + "/made"}},
+		"mount targets":    {{name: "m", link: canary}, {name: "n", link: up + canary[1:]}, {name: "job", link: canary + "/made"}},
 		"tmp":              {{name: "tmp", link: canary + "/tmp"}, {name: "run", link: up + canary[1:] + "/run"}, {name: "home", link: canary}},
 		"chain":            {{name: "etc", link: "a/b"}, {name: "a", link: "c"}, {name: "c/b", link: "/d/.."}, {name: "d", link: canary + "/x/../.."}},
 	}
-	options := []string{"--container-mounts=/usr:/m/usr,/etc/hostname:/n/file,/usr:/m/../" + up + "n/usr2,tmpfs:/work/tmp"}
+	options := []string{"--container-mounts=/usr:/m/usr,/etc/hostname:/n/file,/usr:/m/../" + up + "n/usr2,tmpfs:/job/tmp"}
 	for name, files := range images {
 		for _, rung := range rungs {
 			t.Run(name+" "+rung.name, func(t *testing.T) {
-				image := p.image(t, map[string]any{"WorkingDir": "/work", "Env": []string{"PATH=/bin"}}, craft(t, files...))
+				image := p.image(t, map[string]any{"WorkingDir": "/job", "Env": []string{"PATH=/bin"}}, craft(t, files...))
 				if rung.name == "directory" {
 					file := filepath.Join(p.dir, "home", strings.ReplaceAll(name, " ", "-"))
 					outcomeOf(t, p.command("image", "pull", "-q", image)).want(t, 0, ".?", ".?")
@@ -167,7 +200,7 @@ func testSymlinks(t *testing.T, p *person) {
 					image = file
 				}
 				args := append(append([]string{"run", "-q", "--container-image=" + image}, rung.options...), options...)
-				r := outcomeOf(t, rung.in.within(t, p.command(append(args, "--", "sh", "-c", "for f in /etc/passwd /etc/hosts /etc/new /work/x /tmp/x /run/x; do echo evil >> $f; done 2>/dev/null; echo ran")...)))
+				r := outcomeOf(t, rung.in.within(t, p.command(append(args, "--", "sh", "-c", "for f in /etc/passwd /etc/hosts /etc/new /job/x /tmp/x /run/x; do echo evil >> $f; done 2>/dev/null; echo ran")...)))
 				if r.code != 0 && r.code != 125 || r.code == 0 && r.out != "ran\n" || r.code == 125 && !strings.Contains(r.err, "gangway: error: ") {
 					t.Errorf("%+v", r)
 				}

@@ -32,7 +32,7 @@ func (f *imageFlags) completeContainers(all bool) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		var names []string
-		running, _ := step.Running(s.Dirs)
+		running, _ := step.Running(s.Dirs, s.Containers)
 		for _, r := range running {
 			names = append(names, r.Name)
 			if r.Name == "" {

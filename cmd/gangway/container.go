@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"text/tabwriter"
 	"time"
 
@@ -84,7 +85,7 @@ func containerLs(env *cli.Env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		running, err := step.Running(s.Dirs)
+		running, err := step.Running(s.Dirs, s.Containers)
 		if err != nil {
 			return err
 		}
@@ -127,7 +128,7 @@ func containerRm(env *cli.Env) *cobra.Command {
 		for _, name := range args {
 			err := step.RemoveContainer(s.Containers, name)
 			if err == nil || errors.Is(err, step.ErrNoContainer) { // somebody may have removed its directory
-				err = errors.Join(err, store.Release(name))
+				err = errors.Join(err, store.Release(name, filepath.Join(s.Containers, name)))
 			}
 			if err != nil {
 				return err
@@ -144,7 +145,8 @@ func containerExport(env *cli.Env) *cobra.Command {
 		Short: "write a container to one squashfs file",
 		Long: `Write a container, its image and what was written in it, to one squashfs file, which
 gangway run, the kernel, Enroot and Apptainer take. Files of the image are copied as
-they are, compressed; all that the container wrote belongs to root in the file.`,
+they are, compressed; all that the container wrote belongs to root in the file. The
+container must not run meanwhile.`,
 		Example: "gangway container export dev -o dev.sqsh",
 	}
 	f := &runFlags{imageFlags: newImageFlags(env, cmd).withPlatform(cmd), quiet: true} // nothing runs here
@@ -165,6 +167,7 @@ they are, compressed; all that the container wrote belongs to root in the file.`
 		if err != nil {
 			return err
 		}
+		defer func() { _ = n.Close() }() // it was only read
 		images, err := newRunImages(f)
 		if err != nil {
 			return err
@@ -180,17 +183,18 @@ they are, compressed; all that the container wrote belongs to root in the file.`
 		if err := n.Check(i); err != nil {
 			return err
 		}
-		return saveContainer(cmd.Context(), env, i, n.Upper(), file, force)
+		return saveContainer(cmd.Context(), env, i, step.Written{Upper: n.Upper(), FuseOverlay: n.FuseOverlay}, file, force)
 	}
 	return cmd
 }
 
 // saveContainer writes an image with what was written over it to a file, at once or not
 // at all.
-func saveContainer(ctx context.Context, env *cli.Env, i *step.Image, upper, path string, force bool) error {
+func saveContainer(ctx context.Context, env *cli.Env, i *step.Image, written step.Written, path string, force bool) error {
 	opened := i.Opened
 	if i.Files != nil {
-		// Also root's: blocks are copied as they are, only tables are decoded.
+		// Also root's: of layers that this store wrote, blocks are copied as they are, and
+		// only tables are decoded.
 		o, err := i.Files.Open(squashfs.ReaderOptions{})
 		if err != nil {
 			return err
@@ -212,14 +216,14 @@ func saveContainer(ctx context.Context, env *cli.Env, i *step.Image, upper, path
 	}
 	defer w.Close()
 	warn := warnings{env: env}
-	o := image.CommitOptions{Fuse: true, Warn: warn.add}
+	o := image.CommitOptions{Fuse: written.FuseOverlay, Warn: warn.add}
 	switch {
 	case i.Dir != "":
-		err = image.CommitDir(ctx, i.Dir, upper, w.Writer, o)
-	case upper == "": // it could not be written to
+		err = image.CommitDir(ctx, i.Dir, written.Upper, w.Writer, o)
+	case written.Upper == "": // it could not be written to
 		err = opened.Export(ctx, w.Writer, warn.add)
 	default:
-		err = opened.Commit(ctx, upper, w.Writer, o)
+		err = opened.Commit(ctx, written.Upper, w.Writer, o)
 	}
 	if err != nil {
 		return addFault(path, fmt.Errorf("write container to %s: %w", path, err))

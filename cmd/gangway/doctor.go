@@ -40,8 +40,8 @@ func doctorVerb(env *cli.Env) *cobra.Command {
 		Long: `Try out what this machine lets you do, and say for all that is not as it should be
 what follows from it and one command that mends it.
 
-Things are tried for real: namespaces are made, file systems mounted in them, registries
-asked, each within seconds. Registries are those of the configuration and of --registry.
+Things are tried for real: namespaces are made, file systems mounted in them, a container
+run, registries asked, each within seconds. Registries are those of the configuration and of --registry.
 What killed runs left behind is removed, unless --keep is given.
 
 The exit code is 0 where containers can run, if with less or slower, and 1 where
@@ -115,6 +115,7 @@ func (f *doctorFlags) options() (doctor.Options, error) {
 	}
 	o := doctor.Options{
 		Store: c.Image.Store, Registries: doctorRegistries(c, f.registries), RuntimeDir: run.Dirs[0],
+		Container: func(ctx context.Context) error { return step.TryContainer(ctx, run) },
 		WritableRung: func(ctx context.Context) (rung, why string, err error) {
 			r, err := step.TryWritable(ctx, run)
 			return r.Rung, r.Why, err
@@ -129,8 +130,9 @@ func (f *doctorFlags) options() (doctor.Options, error) {
 	if o.Store, err = filepath.Abs(o.Store); err != nil {
 		return o, err
 	}
+	run.Scratch = scratchDir(o.Store)
 	o.Leftovers = func(_ context.Context, remove bool) ([]string, error) {
-		left, err := step.Leftovers(append(run.Dirs, scratchDir(o.Store)), remove)
+		left, err := step.Leftovers(run.Dirs, scratchDir(o.Store), remove)
 		half, err2 := step.SweepContainers(run.Containers, remove)
 		return append(left, half...), errors.Join(err, err2)
 	}

@@ -27,8 +27,8 @@ func execVerb(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [flags] NAME|PID [--] CMD...",
 		Short: "run a command in a running container",
-		Long: `Run a command in a container of this user that runs already, named by its name, its
-id, or the pid of a process in it. It sees what the container's own command sees, and
+		Long: `Run a command in a container of this user that runs already, named by its name, else
+its id, else the pid of a process in it. It sees what the container's own command sees, and
 has its environment; it ends with the container. Flags come before NAME.`,
 		Example: `gangway exec dev -- ps ax
 gangway exec -t dev -- bash
@@ -64,7 +64,7 @@ gangway exec 4711 -- env`,
 		if o.Env, err = spec.ParseEnv(list, s.Environ); err != nil {
 			return err
 		}
-		_, dir, err := step.Find(s.Dirs, args[0])
+		_, dir, err := step.Find(s.Dirs, s.Containers, args[0])
 		if err != nil {
 			return err
 		}

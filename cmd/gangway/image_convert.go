@@ -82,7 +82,7 @@ func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 		return layer.Info{}, &fault.Error{
 			// Not wrapped: it is about no file of the store.
 			What:  fmt.Errorf("start a process of user %d to convert a layer: %s", proc.Nobody, err.Error()),
-			Cause: "root never takes apart what strangers wrote",
+			Cause: "root does not unpack what strangers wrote",
 			Hint:  "run it as an ordinary user; or let everybody execute gangway, and give root CAP_SETUID and CAP_SETGID",
 		}
 	}

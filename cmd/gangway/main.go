@@ -35,6 +35,7 @@ source <(gangway completion bash)`,
 			cli.Man,
 			stepProbe,
 			stepServe,
+			stepSweep,
 			doctorProbe,
 		},
 	}

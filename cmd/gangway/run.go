@@ -36,7 +36,8 @@ unless the image or --container-mount-home gives one, the home directory: they a
 memory, and empty at first. With it, what is written is lost at the end, unless the
 container has a name:
   --container-name=NAME[:auto|create|exec|no_exec]   kept on disk until gangway container rm
-One that runs is joined, by auto and exec; create and no_exec are refused while it runs.
+One that runs is joined, by auto and exec, with an environment as if it were new, and
+ends when the last of these commands has; create and no_exec are refused while it runs.
 
 The environment is the caller's, as --export says, without LD_*, LANG, LANGUAGE and
 LC_ALL; values of the image win, unless --container-env names them.
@@ -271,7 +272,7 @@ func (f *runFlags) checkPull() error {
 // options makes the supervisor's options.
 func (f *runFlags) options() (step.Options, *runImages, error) {
 	o, err := stepOptions(f.imageFlags.env)
-	if err != nil {
+	if err != nil && (f.name != "" || !errors.Is(err, step.ErrNoHome)) {
 		return o, nil, err
 	}
 	if f.name != "" {
@@ -300,7 +301,8 @@ func (f *runFlags) options() (step.Options, *runImages, error) {
 // scratchDir is where a store's disk is used for what is large and goes away again.
 func scratchDir(store string) string { return filepath.Join(store, "scratch") }
 
-// stepOptions are what every verb says that has to do with containers.
+// stepOptions are what every verb says that has to do with containers. With
+// step.ErrNoHome they are enough for containers without a name.
 func stepOptions(env *cli.Env) (step.Options, error) {
 	for _, name := range []string{"GANGWAY_RUNTIME_DIR", "GANGWAY_CONTAINERS"} {
 		// One that depends on where a verb is called would hide containers.
@@ -309,16 +311,13 @@ func stepOptions(env *cli.Env) (step.Options, error) {
 		}
 	}
 	containers, err := step.NamedDir(env.Getenv)
-	if err != nil {
-		return step.Options{}, err
-	}
 	return step.Options{
 		Dirs: step.RunDirs(env.Getenv), Containers: containers,
-		Probe: []string{probeVerb}, Serve: []string{serveVerb},
+		Probe: []string{probeVerb}, Serve: []string{serveVerb}, Sweep: []string{sweepVerb},
 		Environ: os.Environ(), Getenv: env.Getenv,
 		Stdin: file(env.Stdin), Stdout: os.Stdout, Stderr: file(env.Stderr),
 		Log: env.Logger(),
-	}, nil
+	}, err
 }
 
 // file is the file behind a stream, if it is one: the command gets it as it is.

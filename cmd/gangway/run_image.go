@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -62,7 +65,7 @@ func (r *runImages) open(ctx context.Context, made *step.Named) (*step.Image, er
 			r.imageFlags.env.Logger().Warn("the container was made of another image, which it keeps", "container", made.Name, "image", made.Image)
 		}
 		if made.Digest != "" {
-			return r.held(made)
+			return r.held(ctx, made)
 		}
 		name = made.Image
 	}
@@ -115,18 +118,36 @@ func (r *runImages) local(ref reference.Reference, name string) (image.Image, er
 	return i, err
 }
 
-// held opens the image that a named container was made of.
-func (r *runImages) held(made *step.Named) (*step.Image, error) {
+// held opens the image that a named container was made of. Where the store has it, but
+// nothing that keeps it for the container, it is kept from now on.
+func (r *runImages) held(ctx context.Context, made *step.Named) (*step.Image, error) {
+	dir := filepath.Dir(made.Upper())
 	holds, err := r.store.Holds()
 	for _, h := range holds {
-		if h.Name == made.Name && string(h.Image.Manifest) == made.Digest {
+		if h.Dir == dir && string(h.Image.Manifest) == made.Digest {
 			return r.opened(&h.Image)
 		}
 	}
-	return nil, &fault.Error{
-		What: fmt.Errorf("open container %s: %w", made.Name, errors.Join(errors.New("the store does not have its image "+made.Digest), err)),
-		Hint: "was it made with another store? else: gangway image pull " + made.Image,
+	images, lerr := r.store.List()
+	for _, h := range holds { // another container's is as good
+		images = append(images, h.Image)
 	}
+	for n := range images {
+		if i := &images[n]; string(i.Manifest) == made.Digest {
+			if err := r.store.Hold(ctx, made.Name, dir, i); err != nil {
+				return nil, err
+			}
+			return r.opened(i)
+		}
+	}
+	f := &fault.Error{
+		What: fmt.Errorf("open container %s: %w", made.Name, errors.Join(fmt.Errorf("the store %s does not have its image %s", r.store.Dir(), made.Digest), err, lerr)),
+		Hint: "fetch it again: gangway image pull " + made.Image,
+	}
+	if made.Store != "" && made.Store != r.store.Dir() {
+		f.Hint = "it was made with another store: --store " + made.Store
+	}
+	return nil, f
 }
 
 // path opens a squashfs file or a directory in its place.
@@ -138,7 +159,11 @@ func (r *runImages) path(ctx context.Context, path string) (*step.Image, error) 
 	if st.IsDir() {
 		r.say(path)
 		c, err := image.DirConfig(path)
-		return &step.Image{Name: path, Identity: identity(st), Dir: path, Config: imageConfig(c)}, err
+		if err != nil {
+			return nil, err
+		}
+		id, err := identity(path, st)
+		return &step.Image{Name: path, Identity: id, Dir: path, Config: imageConfig(c)}, err
 	}
 	if strings.HasSuffix(path, ".tar") || strings.Contains(path, ".tar.") {
 		return nil, fault.Usage(fmt.Errorf("open image %s: an archive cannot be used in its place", path), "gangway image import "+path)
@@ -151,21 +176,42 @@ func (r *runImages) path(ctx context.Context, path string) (*step.Image, error) 
 		return nil, err
 	}
 	r.say(path)
+	id, err := identity(path, st)
+	if err != nil {
+		return nil, errors.Join(err, o.Close())
+	}
 	i, err := newStepImage(path, "", o)
 	if err == nil {
-		i.Identity = identity(st)
+		i.Identity = id
 	}
 	return i, err
 }
 
-// identity tells a file, or directory, from another that takes its place, for people to
-// read.
-func identity(st os.FileInfo) string {
-	text := fmt.Sprintf("%d bytes of %s", st.Size(), st.ModTime().UTC().Format(time.RFC3339Nano))
-	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
-		text += fmt.Sprintf(", inode %d", sys.Ino)
+// identity tells a squashfs file, or a directory, from another that takes its place, for
+// people to read: not by what touches and copies change. A file is known by its superblock,
+// and by its end, where the tables are that say how long each block is; a directory is
+// itself, whatever is in it by now.
+func identity(path string, st os.FileInfo) (string, error) {
+	if st.IsDir() {
+		sys, ok := st.Sys().(*syscall.Stat_t)
+		if !ok {
+			return "", fmt.Errorf("look at %s: %w", path, errors.ErrUnsupported)
+		}
+		return fmt.Sprintf("the directory with inode %d", sys.Ino), nil
 	}
-	return text
+	const head, tail = 96, 64 << 10
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	for _, part := range []*io.SectionReader{io.NewSectionReader(f, 0, head), io.NewSectionReader(f, max(0, st.Size()-tail), tail)} {
+		if _, err := io.Copy(h, part); err != nil {
+			return "", fmt.Errorf("read %s: %w", path, err)
+		}
+	}
+	return fmt.Sprintf("%d bytes with tables of digest %.16x", st.Size(), h.Sum(nil)), nil
 }
 
 // say says what runs, and where.
@@ -210,7 +256,7 @@ func (r *runImages) opened(i *image.Image) (*step.Image, error) {
 			return nil, errors.Join(err, f.Close())
 		}
 		r.stored = i
-		return &step.Image{Name: familiar(i.Reference), Digest: string(i.Manifest), Config: imageConfig(c), Files: f, Close: f.Close, Pulled: r.pulled}, nil
+		return &step.Image{Name: familiar(i.Reference), Digest: string(i.Manifest), Config: imageConfig(c), Files: f, Close: f.Close, Pulled: r.pulled, Store: r.store.Dir()}, nil
 	}
 	o, err := r.store.OpenImage(i, squashfs.ReaderOptions{Cache: r.cache})
 	if err != nil {
@@ -220,7 +266,7 @@ func (r *runImages) opened(i *image.Image) (*step.Image, error) {
 	r.say(fmt.Sprintf("%s (%s)", familiar(i.Reference), i.Manifest.Short()))
 	opened, err := newStepImage(familiar(i.Reference), string(i.Manifest), o)
 	if err == nil {
-		opened.Pulled = r.pulled
+		opened.Pulled, opened.Store = r.pulled, r.store.Dir()
 	}
 	return opened, err
 }
@@ -246,10 +292,14 @@ func (r *runImages) hold(ctx context.Context, name string, _ *step.Image) error 
 	if r.stored == nil {
 		return nil // files and directories are their owner's to keep
 	}
-	return r.store.Hold(ctx, name, r.stored)
+	dir, err := step.NamedDir(r.imageFlags.env.Getenv)
+	if err != nil {
+		return err
+	}
+	return r.store.Hold(ctx, name, filepath.Join(dir, name), r.stored)
 }
 
 // save implements step.Options.Save.
-func (r *runImages) save(ctx context.Context, i *step.Image, upper, path string) error {
-	return saveContainer(ctx, r.imageFlags.env, i, upper, path, true)
+func (r *runImages) save(ctx context.Context, i *step.Image, w step.Written, path string) error {
+	return saveContainer(ctx, r.imageFlags.env, i, w, path, true)
 }

@@ -77,7 +77,7 @@ func again() (code int, err error) {
 	defer program.Close()
 	cmd := &exec.Cmd{
 		Path:       "/proc/self/fd/3",
-		Args:       slices.DeleteFunc(slices.Clone(os.Args), isLog),
+		Args:       slices.DeleteFunc(slices.Clone(os.Args), isRoots),
 		Dir:        home,
 		Env:        append(os.Environ(), "HOME="+home, "TMPDIR="+tmp, "XDG_RUNTIME_DIR="+filepath.Join(home, "run"), "XDG_CACHE_HOME=", "XDG_DATA_HOME=", "USER=usertest", marker+"=1"),
 		Stdin:      os.Stdin,
@@ -96,5 +96,9 @@ func again() (code int, err error) {
 	return 0, err
 }
 
-// isLog says whether an argument makes "go test" write a file that is root's.
-func isLog(arg string) bool { return strings.HasPrefix(arg, "-test.testlogfile=") }
+// isRoots says whether an argument makes "go test" write a file where only root may: what
+// tests covered is known of those only that need no ordinary user.
+func isRoots(arg string) bool {
+	name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+	return name == "test.testlogfile" || name == "test.gocoverdir" || name == "test.coverprofile"
+}

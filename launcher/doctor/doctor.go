@@ -17,11 +17,14 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gangway-hpc/gangway/internal/fault"
 )
 
 // Result is the outcome of a probe.
@@ -91,6 +94,9 @@ type Options struct {
 	TempDir    string // empty is os.TempDir()
 	Registries []Registry
 
+	// Container runs a container of an image with nothing in it, as "gangway run" does. Nil
+	// is not looked at.
+	Container func(ctx context.Context) error
 	// WritableRung makes a writable layer over a FUSE mount and says what with, and why
 	// not with something better, if there is. Nil is
 	// not looked at.
@@ -151,7 +157,7 @@ type probe struct {
 func Examine(ctx context.Context, o Options) Report {
 	e := &examination{Options: o.withDefaults()}
 	e.facts = readFacts(e.Root)
-	found := e.namespaces(ctx)
+	found := e.decisive(ctx)
 	able := true
 	for _, f := range found {
 		able = able && f.Result == OK
@@ -215,6 +221,26 @@ func (e *examination) all(ctx context.Context, able bool) []Finding {
 	return found
 }
 
+// decisive is namespaces, which may hang as every probe may.
+func (e *examination) decisive(ctx context.Context) []Finding {
+	done := make(chan []Finding, 1)
+	f := e.timed(ctx, probe{nameUserNS, false, func(ctx context.Context) Finding {
+		found := e.namespaces(ctx)
+		done <- found
+		return found[0]
+	}})
+	select {
+	case found := <-done:
+		return found
+	default:
+	}
+	f.Name = nameUserNS
+	late := Finding{Result: Unknown, Tried: "nothing", Got: "not tried: it needs a user namespace"}
+	found := []Finding{f, late, late}
+	found[1].Name, found[2].Name = nameMaps, nameMounts
+	return found
+}
+
 // timed runs a probe that may hang: what a dead file server is asked cannot be
 // interrupted, so it is left behind.
 func (e *examination) timed(ctx context.Context, p probe) Finding {
@@ -255,6 +281,9 @@ func (e *examination) probes() []probe {
 		{"kernel", false, e.kernel},
 		{"space-tmp", false, func(context.Context) Finding { return e.space("temporary files", e.TempDir, 64<<20) }},
 	}
+	if e.Container != nil {
+		all = append(all, probe{"container", true, e.container})
+	}
 	if e.WritableRung != nil {
 		all = append(all, probe{"writable-layer", true, e.writableLayer})
 	}
@@ -273,6 +302,27 @@ func (e *examination) probes() []probe {
 		all = append(all, probe{"registry " + r.Name, false, func(ctx context.Context) Finding { return e.registry(ctx, r) }})
 	}
 	return all
+}
+
+// container is the proof of all that others conclude: what they look at one by one is done
+// together.
+func (e *examination) container(ctx context.Context) Finding {
+	f := Finding{Result: OK, Tried: "run a container of an image with nothing but a program that ends", Got: "works"}
+	err := e.Container(ctx)
+	if err == nil {
+		return f
+	}
+	f.Result, f.Got, f.Consequence = Missing, err.Error(), "no container can be started"
+	if told, ok := errors.AsType[*fault.Error](err); ok {
+		f.Cause, f.Remedy = told.Cause, told.Hint
+	}
+	if ctx.Err() != nil {
+		f.Result, f.Consequence = Unknown, "it is not known whether containers start"
+	}
+	if f.Remedy == "" {
+		f.Remedy = "gangway doctor -v"
+	}
+	return f
 }
 
 func (e *examination) writableLayer(ctx context.Context) Finding {

@@ -142,19 +142,24 @@ func (e *examination) sys(ctx context.Context) Finding {
 func (e *examination) openTree(ctx context.Context) Finding {
 	t := e.try(ctx, "opentree", private)
 	why := e.refused(errnoOf(&t), "5.2")
-	return missing(t.finding(), why.cause, "mounts are made by path, in more steps", why.remedy)
+	return missing(t.finding(), why.cause, "mounts are made by the names of descriptors, in more steps", why.remedy)
 }
 
 func (e *examination) mountSetattr(ctx context.Context) Finding {
 	t := e.try(ctx, "setattr", private)
 	why := e.refused(errnoOf(&t), "5.12")
-	return missing(t.finding(), why.cause, "read-only mounts with mounts below them are made one by one", why.remedy)
+	return missing(t.finding(), why.cause, "a read-only mount and those below it are made read-only one by one, which is slower", why.remedy)
 }
 
-// clone3 asks with arguments that are too short, so that no process comes of it.
+// clone3 asks with arguments that are too short, so that no process comes of it. Gangway
+// itself makes processes by clone.
 func (e *examination) clone3(context.Context) Finding {
 	_, _, errno := syscall.RawSyscall(unix.SYS_CLONE3, 0, 0, 0)
-	return e.present("clone3 without arguments", errno, syscall.EINVAL, "5.3", "processes are put into their cgroup after they start, not before")
+	consequence := "programs in containers use clone instead; nothing else follows"
+	if errno != syscall.ENOSYS {
+		consequence = "programs in containers whose C library takes any other answer than \"not implemented\" for final, as glibc 2.34 and later, make no threads"
+	}
+	return e.present("clone3 without arguments", errno, syscall.EINVAL, "5.3", consequence)
 }
 
 func (e *examination) openat2(context.Context) Finding {
@@ -163,14 +168,29 @@ func (e *examination) openat2(context.Context) Finding {
 	if err == nil {
 		_ = unix.Close(fd)
 	}
-	return e.present("openat2 with RESOLVE_IN_ROOT", errno, 0, "5.6", "paths in images are followed step by step, which is slower")
+	return e.present("openat2 with RESOLVE_IN_ROOT", errno, 0, "5.6", "names in images are looked up in a chroot, by the kernel's ordinary rules")
 }
 
-// seccomp asks with a filter that cannot be read, so that none comes into force.
+// seccomp asks with a filter that cannot be read, so that none comes into force. Every
+// container has a filter, so without a way to have one there are none.
 func (e *examination) seccomp(context.Context) Finding {
 	const setModeFilter, specAllow = 1, 4
 	_, _, errno := syscall.RawSyscall(unix.SYS_SECCOMP, setModeFilter, specAllow, 0)
-	return e.present("seccomp with a filter at no address", errno, syscall.EFAULT, "4.17", "--container-remap-root does not work: chown and the like fail in it")
+	f := e.present("seccomp with a filter at no address", errno, syscall.EFAULT, "4.17", "filters are put in force by prctl: on some processors programs in containers run slower")
+	if f.Result == OK {
+		return f
+	}
+	f.Tried += ", and prctl"
+	if err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, 0, 0, 0); !errors.Is(err, syscall.EFAULT) {
+		f.Result, f.Consequence = Missing, "no container can be started: a command could type into the caller's terminal"
+		if err != nil {
+			f.Got += "; prctl: " + err.Error()
+		}
+		if !e.facts.seccomp && !e.facts.gvisor {
+			f.Cause = "the kernel is built without seccomp filters"
+		}
+	}
+	return f
 }
 
 // present is about a system call that answers want where it is there.

@@ -20,15 +20,15 @@ func TestFeatures(t *testing.T) {
 		filter []rule
 		words  []string
 	}{
-		{"clone3", []rule{{Call: unix.SYS_CLONE3, Errno: syscall.ENOSYS}}, []string{"function not implemented", "seccomp filter"}},
-		{"clone3", []rule{{Call: unix.SYS_CLONE3, Errno: syscall.EPERM, Arg: 1, Zero: true}}, []string{"operation not permitted", "seccomp filter"}},
-		{"openat2", []rule{{Call: unix.SYS_OPENAT2, Errno: syscall.ENOSYS}}, []string{"function not implemented", "step by step"}},
+		{"clone3", []rule{{Call: unix.SYS_CLONE3, Errno: syscall.ENOSYS}}, []string{"function not implemented", "seccomp filter", "use clone instead"}},
+		{"clone3", []rule{{Call: unix.SYS_CLONE3, Errno: syscall.EPERM, Arg: 1, Zero: true}}, []string{"operation not permitted", "seccomp filter", "make no threads"}},
+		{"openat2", []rule{{Call: unix.SYS_OPENAT2, Errno: syscall.ENOSYS}}, []string{"function not implemented", "ordinary rules"}},
 		{"openat2", []rule{{Call: unix.SYS_OPENAT2, Errno: syscall.EPERM}}, []string{"operation not permitted"}},
 		{"open-tree", []rule{{Call: unix.SYS_OPEN_TREE, Errno: syscall.ENOSYS}}, []string{"open_tree a copy of a mount: function not implemented"}},
 		{"open-tree", []rule{{Call: unix.SYS_MOVE_MOUNT, Errno: syscall.EPERM}}, []string{"move_mount it: operation not permitted"}},
 		{"mount-setattr", []rule{{Call: unix.SYS_MOUNT_SETATTR, Errno: syscall.ENOSYS}}, []string{"mount_setattr read-only: function not implemented"}},
 		{"mount-setattr", []rule{{Call: unix.SYS_MOUNT_SETATTR, Errno: syscall.EPERM}}, []string{"operation not permitted"}},
-		{"seccomp", []rule{{Call: unix.SYS_SECCOMP, Errno: syscall.ENOSYS}}, []string{"--container-remap-root"}},
+		{"seccomp", []rule{{Call: unix.SYS_SECCOMP, Errno: syscall.ENOSYS}}, []string{"by prctl", "slower"}},
 		{"tmpfs-xattr", []rule{{Call: unix.SYS_SETXATTR, Errno: syscall.EOPNOTSUPP}}, []string{"operation not supported", "6.6", "kept on disk"}},
 		{"fuse-mount", []rule{{Call: unix.SYS_MOUNT, Errno: syscall.EPERM, Arg: 3, Equal: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY}}, []string{"mount fuse: operation not permitted", "unpacked"}},
 		{"fuse-mount", []rule{{Call: unix.SYS_MOUNT, Errno: syscall.ENODEV, Arg: 3, Equal: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY}}, []string{"4.18"}},
@@ -48,6 +48,18 @@ func TestFeatures(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNoFilters: every container has a filter, so where none can be put in force there are no
+// containers.
+func TestNoFilters(t *testing.T) {
+	none := []rule{{Call: unix.SYS_SECCOMP, Errno: syscall.ENOSYS}, {Call: unix.SYS_PRCTL, Errno: syscall.EINVAL, Equal: unix.PR_SET_SECCOMP}}
+	r := injured(t, 0, injury{Filter: none})
+	want(t, r, "seccomp", doctor.Missing, "function not implemented; prctl: invalid argument", "seccomp filter is in force", "no container can be started")
+	if r.Summary.CanRun || r.Blocking().Name != "seccomp" {
+		t.Errorf("summary %+v", r.Summary)
+	}
+	want(t, injured(t, 0, injury{Filter: none, Doctor: options{Root: t.TempDir()}}), "seccomp", doctor.Missing, "built without seccomp filters")
 }
 
 // TestOldKernel: without a filter, what is not there is said to be the kernel's age.

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/launcher/doctor"
 )
 
@@ -56,6 +57,15 @@ func TestFullStore(t *testing.T) {
 
 	// What has no size is not full.
 	want(t, injured(t, mounts, injury{Doctor: options{Store: "/proc/gangway"}}), "space-store", doctor.Unknown, "does not say")
+
+	// A directory for temporary files, and one for running containers, with too little room.
+	t.Setenv("TMPDIR", dir)
+	small := mount{Source: "tmpfs", Target: dir, Kind: "tmpfs", Data: "size=1m,mode=700"}
+	r = injured(t, mounts, injury{Mounts: []mount{small}, Doctor: options{RuntimeDir: dir}})
+	want(t, r, "space-tmp", doctor.Degraded, "temporary files in "+dir, "1.0 MiB free")
+	want(t, r, "space-run", doctor.Degraded, "running containers in "+dir, "1.0 MiB free")
+	want(t, r, "runtime-dir", doctor.OK)
+	t.Setenv("TMPDIR", filepath.Dir(dir))
 
 	// The directory of running containers is needed.
 	r = injured(t, mounts, injury{Mounts: []mount{tmpfs}, Doctor: options{RuntimeDir: filepath.Join(dir, "not/yet")}})
@@ -121,6 +131,16 @@ func TestHooks(t *testing.T) {
 	}
 	o.WritableRung = func(context.Context) (string, string, error) { return "tree", "append: input/output error", nil }
 	want(t, examineHere(t, o), "writable-layer", doctor.Degraded, "tree", "append: input/output error", "fuse-overlayfs")
+	o.Container = func(context.Context) error {
+		return &fault.Error{What: errors.New("step 3, mount x: no"), Cause: "a lock", Hint: "open it"}
+	}
+	r = examineHere(t, o)
+	want(t, r, "container", doctor.Missing, "step 3, mount x: no", "a lock", "open it", "no container can be started")
+	if r.Summary.CanRun || r.Blocking().Name != "container" {
+		t.Errorf("summary %+v", r.Summary)
+	}
+	o.Container = func(context.Context) error { return nil }
+	want(t, examineHere(t, o), "container", doctor.OK, "works")
 	o.Leftovers = func(context.Context, bool) ([]string, error) { return []string{"/run/x/1"}, os.ErrPermission }
 	want(t, examineHere(t, o), "leftovers", doctor.Degraded, "permission denied", "/run/x/1")
 	o.Leftovers = func(context.Context, bool) ([]string, error) { return nil, nil }

@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,13 +22,19 @@ import (
 type ExecOptions struct {
 	Args     []string
 	Env      []string // NAME=VALUE, over those of the container
+	own      *ownEnv  // instead of Env
 	Cwd      string   // in the container; "" is its own working directory
 	Terminal bool
 	Stdin    *os.File
 	Stdout   *os.File
 	Stderr   *os.File
 	Timeout  time.Duration // from the start of the command; 0 is none
+	patience time.Duration // instead of answerTime
 }
+
+// answerTime is how long a supervisor may take to start a command. One that is stopped
+// answers never.
+const answerTime = 30 * time.Second
 
 // Exec runs a command in a running container, whose run directory is dir, and waits for
 // it. Signals that this process gets go to the command. The result is nil, a
@@ -38,29 +45,22 @@ func Exec(ctx context.Context, dir string, o ExecOptions) error {
 		return err
 	}
 	defer c.Close()
-	// Ranks get the files of whoever asks, not copies of what is in them.
-	files := []*os.File{o.Stdin, o.Stdout, o.Stderr}
-	if o.Terminal {
-		files = nil
-	}
-	sent := send(c, execRequest{Args: blobs(o.Args), Env: blobs(o.Env), Cwd: []byte(o.Cwd), Terminal: o.Terminal}, files...)
-	if sent != nil && !errors.Is(sent, syscall.EPIPE) {
-		return lost(sent) // who refuses may not read all, but says why
-	}
+	state, _ := readState(dir) // it is gone where the container ends just now
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, forwarded(o.Terminal)...)
 	defer signal.Stop(signals)
-	if ctx.Err() != nil { // a signal that came before
-		return context.Cause(ctx)
+	reply, got, err := o.ask(ctx, c)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return unanswered(&state)
 	}
-
-	var reply execReply
-	got, err := receive(c, &reply, 1)
 	if err != nil {
-		return lost(err)
+		return err
 	}
 	defer closeAll(got)
-	if reply.Error != nil {
+	switch {
+	case reply.Ended:
+		return ended(dir, syscall.ECONNREFUSED)
+	case reply.Error != nil:
 		return reply.Error.fault()
 	}
 	if o.Terminal {
@@ -75,7 +75,9 @@ func Exec(ctx context.Context, dir string, o ExecOptions) error {
 	}
 	done := make(chan struct{})
 	passed := make(chan bool, 1)
-	go func() { passed <- o.pass(c, signals, done) }()
+	go func() {
+		passed <- o.pass(c, syscall.Signal(cmp.Or(state.StopSignal, int(syscall.SIGTERM))), signals, done)
+	}()
 	err = outcome(c)
 	close(done)
 	if overdue := <-passed; overdue {
@@ -84,9 +86,53 @@ func Exec(ctx context.Context, dir string, o ExecOptions) error {
 	return err
 }
 
-// pass hands on signals, and ends the command when its time is over; it says whether it
-// was. What goes wrong with sending shows where the outcome is waited for.
-func (o *ExecOptions) pass(c *net.UnixConn, signals <-chan os.Signal, done <-chan struct{}) (overdue bool) {
+// ask asks for the command, and waits until it runs or cannot.
+func (o *ExecOptions) ask(ctx context.Context, c *net.UnixConn) (reply execReply, got []*os.File, err error) {
+	// No signal can go to a command that does not run yet: it ends the waiting.
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer func() {
+		if !stop() {
+			closeAll(got)
+			got, err = nil, context.Cause(ctx)
+		}
+	}()
+	if err := c.SetDeadline(time.Now().Add(cmp.Or(o.patience, answerTime))); err != nil {
+		return reply, nil, lost(err)
+	}
+	// Ranks get the files of whoever asks, not copies of what is in them.
+	files := []*os.File{o.Stdin, o.Stdout, o.Stderr}
+	if o.Terminal {
+		files = nil
+	}
+	err = send(c, execRequest{Args: blobs(o.Args), Env: blobs(o.Env), Own: o.own, Cwd: []byte(o.Cwd), Terminal: o.Terminal}, files...)
+	if err != nil && !errors.Is(err, syscall.EPIPE) { // who refuses may not read all, but says why
+		return reply, nil, lost(err)
+	}
+	if got, err = receive(c, &reply, 1); err == nil {
+		err = c.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		return reply, got, lost(err)
+	}
+	return reply, got, nil
+}
+
+// unanswered is the error of a supervisor that is there and does nothing.
+func unanswered(s *State) error {
+	f := &fault.Error{
+		What:  fmt.Errorf("run in container %s: its supervisor does not answer", cmp.Or(s.Name, s.ID)),
+		Cause: "it may be stopped, or the machine has no time for it",
+		Code:  fault.CodeFailed,
+	}
+	if s.Supervisor > 0 {
+		f.Hint = fmt.Sprintf("let it go on: kill -CONT %d; or end the container: kill -KILL %d", s.Supervisor, s.Supervisor)
+	}
+	return f
+}
+
+// pass hands on signals, and ends the command with the signal end when its time is over; it
+// says whether it was. What goes wrong with sending shows where the outcome is waited for.
+func (o *ExecOptions) pass(c *net.UnixConn, end syscall.Signal, signals <-chan os.Signal, done <-chan struct{}) (overdue bool) {
 	var limit, kill <-chan time.Time
 	if o.Timeout > 0 {
 		limit = time.After(o.Timeout)
@@ -100,7 +146,7 @@ func (o *ExecOptions) pass(c *net.UnixConn, signals <-chan os.Signal, done <-cha
 			}
 		case <-limit:
 			overdue = true
-			_ = send(c, execSignal{int(syscall.SIGTERM)})
+			_ = send(c, execSignal{int(end)})
 			kill = time.After(grace)
 		case <-kill:
 			_ = send(c, execSignal{int(syscall.SIGKILL)})
@@ -145,6 +191,10 @@ func lost(err error) error {
 	return &fault.Error{What: fmt.Errorf("talk to the container's supervisor: %w", err), Cause: cause, Code: fault.CodeFailed}
 }
 
+func ended(dir string, err error) error {
+	return &fault.Error{What: fmt.Errorf("reach container %s: %w", filepath.Base(dir), err), Cause: "it ended just now", Hint: "see what runs: gangway container ls"}
+}
+
 func dial(dir string) (*net.UnixConn, error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -153,7 +203,7 @@ func dial(dir string) (*net.UnixConn, error) {
 	defer d.Close()
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: procName(d, sockName)})
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, &fault.Error{What: fmt.Errorf("reach container %s: %w", filepath.Base(dir), err), Cause: "it ended just now", Hint: "see what runs: gangway container ls"}
+		return nil, ended(dir, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reach container %s: %w", filepath.Base(dir), err)

@@ -25,8 +25,8 @@ import (
 	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
-// What an image holds is data of strangers, which root's own process never takes apart.
-// Where root runs a container, another process reads the layers and serves them through
+// What an image holds is data of strangers, which root's own process takes apart only where
+// it is to be written to another file, see ARCHITECTURE.md. Where root runs a container, another process reads the layers and serves them through
 // FUSE: of a user who owns nothing, without rights, and with no files but the image's and
 // a socket to the supervisor. The supervisor itself uses the image's index alone, which
 // the store made.
@@ -128,7 +128,7 @@ func (s *step) startConfined(ctx context.Context) (*confined, error) {
 	if err := c.start(cmd); err != nil {
 		return nil, errors.Join(&fault.Error{
 			What:  fmt.Errorf("start a process of user %d to serve the image: %s", proc.Nobody, err.Error()),
-			Cause: "root never takes apart what strangers wrote",
+			Cause: "root serves no image by itself, which is data of strangers",
 			Hint:  "run it as an ordinary user; or let everybody execute gangway, and give root CAP_SETUID and CAP_SETGID",
 		}, c.conn.Close())
 	}

@@ -26,7 +26,7 @@ func explain(err error) error {
 		f.Cause, f.Hint = doctor.Refused(op.Errno, !strings.HasPrefix(op.Call, "clone"))
 	case op.Errno == syscall.EINVAL && strings.Contains(op.What, "overlay"):
 		f.Hint = "the container's directory may be on a file system that an overlay cannot write to, as NFS: keep it on a local disk, GANGWAY_CONTAINERS=DIR"
-	case op.Call == "chdir" && op.What != "/":
+	case op.Workdir():
 		f.Hint, f.See = workdirHint, ""
 	case op.Errno == syscall.ENOSPC:
 		f.Hint = "free some space, or raise the limit of namespaces and mounts: gangway doctor says which"
@@ -36,13 +36,13 @@ func explain(err error) error {
 	return f
 }
 
-// workdirHint is for the only change of directory that a start makes by name.
+// workdirHint is for a working directory that is none.
 const workdirHint = "name a directory that is in the container: --container-workdir=DIR"
 
 // explainCommand puts the cause to a command that the kernel could not make sense of, or
 // whose working directory is none.
 func explainCommand(err error) error {
-	if op, ok := errors.AsType[*runtime.OpError](err); ok && op.Call == "chdir" && op.What != "/" {
+	if op, ok := errors.AsType[*runtime.OpError](err); ok && op.Workdir() {
 		return fault.Usage(err, workdirHint)
 	}
 	if f, ok := errors.AsType[*fault.Error](err); ok && f.Cause == "" && errors.Is(err, syscall.ENOEXEC) {

@@ -28,8 +28,18 @@ const maxMessage = 8 << 20
 type execRequest struct {
 	Args     [][]byte `json:"argv"`
 	Env      [][]byte `json:"environ,omitempty"` // over those of the container
+	Own      *ownEnv  `json:"own,omitempty"`     // instead of Env
 	Cwd      []byte   `json:"dir,omitempty"`     // "" is the container's
 	Terminal bool     `json:"terminal,omitempty"`
+}
+
+// ownEnv is of a process that has the environment it would have as the container's first:
+// a rank, that another rank made the container for.
+type ownEnv struct {
+	Environ      [][]byte `json:"environ"` // of the caller
+	Export       string   `json:"export,omitempty"`
+	ContainerEnv []string `json:"container_env,omitempty"`
+	Env          [][]byte `json:"env,omitempty"`
 }
 
 // blobs returns strings as what JSON does not change.
@@ -60,6 +70,7 @@ type execSignal struct {
 type execReply struct {
 	PID   int        `json:"pid,omitempty"`
 	Exit  *int       `json:"exit,omitempty"`
+	Ended bool       `json:"ended,omitempty"` // the container, before the process could start
 	Error *wireFault `json:"error,omitempty"`
 }
 

@@ -32,6 +32,12 @@ type Named struct {
 	// Identity is Image.Identity as it was then: what was written lies over that, and
 	// over nothing else.
 	Identity string `json:"identity,omitempty"`
+	// Store is where its image was when it was made.
+	Store string `json:"store,omitempty"`
+	// FuseOverlay says that fuse-overlayfs has written to it at least once, if not
+	// always: it writes names that begin with .wh. as its own, and takes for its own those
+	// that it finds. To the kernel's overlay they are names like others.
+	FuseOverlay bool `json:"fuseOverlay,omitempty"`
 
 	dir  string
 	lock *fsx.Lock
@@ -43,7 +49,17 @@ const (
 	upperName = "upper"
 	workName  = "work"
 	askedName = "asked.json"
+	runsName  = "run" // has the path of its run directory, as of the last run
 )
+
+// isNamedPart says whether a name is one that the directory of a named container has.
+func isNamedPart(name string) bool {
+	return slices.Contains([]string{lockName, namedFile, upperName, workName, askedName, runsName}, name) ||
+		strings.HasPrefix(name, fsx.TempPrefix)
+}
+
+// ErrNoHome says that nothing tells where named containers are.
+var ErrNoHome = errors.New("HOME is not set")
 
 // NamedDir returns where named containers are kept: $GANGWAY_CONTAINERS, or
 // $XDG_DATA_HOME/gangway/containers, by default ~/.local/share/gangway/containers.
@@ -55,7 +71,7 @@ func NamedDir(getenv func(string) string) (string, error) {
 	if !filepath.IsAbs(data) {
 		home := getenv("HOME")
 		if home == "" {
-			return "", &fault.Error{What: errors.New("find the named containers: HOME is not set"), Hint: "say where they go: GANGWAY_CONTAINERS=DIR"}
+			return "", &fault.Error{What: fmt.Errorf("find the named containers: %w", ErrNoHome), Hint: "say where they go: GANGWAY_CONTAINERS=DIR"}
 		}
 		data = filepath.Join(home, ".local", "share")
 	}
@@ -103,13 +119,17 @@ func readNamed(dir string) (*Named, error) {
 }
 
 // createNamed makes a named container, locked. It is known once its file is written:
-// whoever holds the lock of a directory without one may do with it what it likes. The
-// error wraps fs.ErrExist where somebody made the container meanwhile, fsx.ErrLocked
-// where somebody is about to.
-func createNamed(ctx context.Context, base string, n Named) (*Named, error) {
+// whoever holds the lock of a directory without one may do with it what it likes. Before
+// that hold keeps its image, so that no container is without one. The error wraps
+// fs.ErrExist where somebody made the container meanwhile, fsx.ErrLocked where somebody is
+// about to.
+func createNamed(ctx context.Context, base string, n Named, hold func() error) (*Named, error) {
 	n.dir = filepath.Join(base, n.Name)
 	hint := func(err error) error {
 		return &fault.Error{What: fmt.Errorf("create container %s: %w", n.Name, err), Hint: "keep containers elsewhere: GANGWAY_CONTAINERS=DIR"}
+	}
+	if isForeign(n.dir) {
+		return nil, hint(fmt.Errorf("%s is there, and is no container", n.dir))
 	}
 	lock, err := lockDir(ctx, n.dir)
 	if err != nil {
@@ -122,10 +142,31 @@ func createNamed(ctx context.Context, base string, n Named) (*Named, error) {
 		return nil, errors.Join(hint(err), lock.Release())
 	}
 	n.lock = lock
-	if err := n.fill(ctx); err != nil {
+	err = n.fill()
+	if err == nil {
+		if err = hold(); err != nil {
+			return nil, errors.Join(err, n.discard())
+		}
+		err = n.write(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(hint(err), n.discard())
 	}
 	return &n, nil
+}
+
+// isForeign says whether a directory has something in it that no container has, or what
+// only containers have without the lock under which that was made.
+func isForeign(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) == 0 {
+		return false // what is wrong shows where it is used
+	}
+	if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return !isNamedPart(e.Name()) }) {
+		return true
+	}
+	_, err = os.Lstat(filepath.Join(dir, lockName))
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // lockDir makes a directory and locks it, however often somebody removes it in between.
@@ -144,9 +185,9 @@ func lockDir(ctx context.Context, dir string) (*fsx.Lock, error) {
 	}
 }
 
-// fill makes what is in the directory of a new container, in the place of what one
-// left that was killed while it was made or removed.
-func (n *Named) fill(ctx context.Context) error {
+// fill makes the directories of a new container, in the place of what one left that was
+// killed while it was made or removed.
+func (n *Named) fill() error {
 	for _, dir := range []string{n.Upper(), n.Work()} {
 		if err := removeTree(dir); err != nil {
 			return err
@@ -156,9 +197,11 @@ func (n *Named) fill(ctx context.Context) error {
 		}
 	}
 	// The root directory of the container gets its mode from here.
-	if err := os.Chmod(n.Upper(), 0o755); err != nil {
-		return err
-	}
+	return os.Chmod(n.Upper(), 0o755)
+}
+
+// write writes the container's file.
+func (n *Named) write(ctx context.Context) error {
 	b, err := json.MarshalIndent(n, "", "  ")
 	if err != nil {
 		return err
@@ -169,12 +212,33 @@ func (n *Named) fill(ctx context.Context) error {
 	})
 }
 
+// starts notes where a container runs, and that fuse-overlayfs writes to it, before
+// anything does.
+func (n *Named) starts(ctx context.Context, runDir string, fuseOverlay bool) error {
+	if fuseOverlay && !n.FuseOverlay {
+		n.FuseOverlay = true
+		if err := n.write(ctx); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(n.dir, runsName), []byte(runDir), 0o600)
+}
+
+// runsIn returns the run directory of a named container, as of its last run.
+func runsIn(dir string) string {
+	b, err := os.ReadFile(filepath.Join(dir, runsName))
+	if path := string(b); err == nil && filepath.IsAbs(path) && isID(filepath.Base(path)) {
+		return path
+	}
+	return ""
+}
+
 // discard removes a container whose lock is held, and gives that back.
 func (n *Named) discard() error { return errors.Join(removeNamed(n.dir), n.lock.Release()) }
 
 // removeNamed removes the directory of a container, whose lock is held. The container's
 // file goes first: what is removed by half is no container. The lock goes last, because
-// whoever makes one anew may fill the directory from then on.
+// whoever makes one anew may fill the directory from then on. What no container has stays.
 func removeNamed(dir string) error {
 	if err := os.Remove(filepath.Join(dir, namedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -182,7 +246,7 @@ func removeNamed(dir string) error {
 	entries, err := os.ReadDir(dir)
 	errs := []error{err}
 	for _, e := range entries {
-		if e.Name() != lockName {
+		if e.Name() != lockName && isNamedPart(e.Name()) {
 			errs = append(errs, removeTree(filepath.Join(dir, e.Name())))
 		}
 	}
@@ -235,20 +299,14 @@ func SweepContainers(base string, remove bool) ([]string, error) {
 // isHalf says whether a directory is part of a named container, but none, for a while.
 func isHalf(dir string) bool {
 	st, err := os.Lstat(dir)
-	if err != nil || !st.IsDir() || time.Since(st.ModTime()) < youngest {
-		return false
-	}
+	return err == nil && time.Since(st.ModTime()) >= youngest && isPart(dir)
+}
+
+// isPart is isHalf, however old it is.
+func isPart(dir string) bool {
 	entries, err := os.ReadDir(dir)
-	locked := false
-	for _, e := range entries {
-		switch name := e.Name(); {
-		case name == lockName:
-			locked = true
-		case name != upperName && name != workName && name != askedName && !strings.HasPrefix(name, fsx.TempPrefix):
-			return false
-		}
-	}
-	return err == nil && locked
+	return err == nil && len(entries) > 0 && !isForeign(dir) &&
+		!slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == namedFile })
 }
 
 // IsOf says whether the container was made of the image that is called name.
@@ -268,7 +326,8 @@ func (n *Named) Check(i *Image) error {
 	return &fault.Error{
 		What:  fmt.Errorf("start container %s: %s is not the image that it was made of", n.Name, n.Image),
 		Cause: fmt.Sprintf("it had %s, and has %s", n.Identity, i.Identity),
-		Hint:  "make another of it: --container-name=OTHER --container-image=" + n.Image + "; or gangway container rm " + n.Name,
+		Hint: "put the old one back; or make another of the new: --container-name=OTHER --container-image=" + n.Image +
+			"; what was written is in " + n.Upper() + " until: gangway container rm " + n.Name,
 	}
 }
 
@@ -301,14 +360,22 @@ func Containers(base string) ([]Named, error) {
 	return all, errors.Join(errs...)
 }
 
-// OpenContainer finds a named container for reading, without locking it.
+// OpenContainer opens and locks a named container that does not run, for reading what was
+// written in it.
 func OpenContainer(base, name string) (*Named, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	n, err := readNamed(filepath.Join(base, name))
-	if errors.Is(err, fs.ErrNotExist) {
+	n, err := openNamed(base, name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, noContainer(name)
+	case errors.Is(err, fsx.ErrLocked):
+		return nil, &fault.Error{
+			What:  fmt.Errorf("open container %s: it is in use", name),
+			Cause: "what is in it changes while it runs",
+			Hint:  "do it again when its command has ended; see: gangway container ls",
+		}
 	}
 	return n, err
 }
@@ -327,8 +394,8 @@ func RemoveContainer(base, name string) error {
 		return err
 	}
 	dir := filepath.Join(base, name)
-	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
-		return noContainer(name)
+	if _, err := os.Lstat(filepath.Join(dir, namedFile)); errors.Is(err, fs.ErrNotExist) && !isPart(dir) {
+		return noContainer(name) // a directory of that name is something else
 	}
 	lock, err := fsx.TryAcquire(filepath.Join(dir, lockName), fsx.Exclusive)
 	if errors.Is(err, fsx.ErrLocked) {

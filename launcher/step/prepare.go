@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,7 +34,7 @@ func (s *step) prepare(ctx context.Context) error {
 	}
 	s.onClose(s.container.Close)
 	s.phaseUntil(s.mounted, "mount", s.root.rung)
-	s.phase("prepare", processRung(s.Request))
+	s.phase("prepare", processRung(s.Request, s.container.Lacks()))
 	if s.Notes != nil {
 		s.Notes(s.built.Notes, config.Spec.Process.Args)
 	}
@@ -43,12 +44,16 @@ func (s *step) prepare(ctx context.Context) error {
 	return s.listen(ctx, config)
 }
 
-// processRung names whose processes the container sees.
-func processRung(r spec.Request) string {
+// processRung names whose processes the container sees, and what it is made without.
+func processRung(r spec.Request, lacks string) string {
+	rung := "processes of its own"
 	if r.HostPID {
-		return "the host's processes"
+		rung = "the host's processes"
 	}
-	return "processes of its own"
+	if lacks != "" {
+		rung += ", without " + lacks
+	}
+	return rung
 }
 
 // listen makes the container reachable.
@@ -58,16 +63,22 @@ func (s *step) listen(ctx context.Context, c *runtime.Config) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	s.server = &server{container: s.container, env: c.Spec.Process.Env, cwd: c.Spec.Process.Cwd, log: s.Log}
+	s.server = &server{container: s.container, env: c.Spec.Process.Env, cwd: c.Spec.Process.Cwd, environ: s.built.Environ, ranks: s.ranks, log: s.Log}
 	s.server.wg.Go(func() { s.server.serve(ctx, l) })
 	s.onClose(func() error {
 		cancel()
-		err := l.Close()
+		// What joined ends with the container, and is waited for only then.
+		err := errors.Join(l.Close(), s.container.Close())
 		s.server.wg.Wait()
 		return err
 	})
+	if s.named != nil {
+		if err := s.named.starts(ctx, s.dir.path, s.root.rung == rungFuseOverlay); err != nil {
+			return fmt.Errorf("start container %s: %w", s.Name, err)
+		}
+	}
 	return s.dir.publish(&State{
-		ID: s.dir.id(), Name: s.Name, Image: s.image.Name, Supervisor: os.Getpid(), Init: s.container.Init(),
+		ID: s.dir.id(), StopSignal: int(s.built.StopSignal), Name: s.Name, Image: s.image.Name, Supervisor: os.Getpid(), Init: s.container.Init(),
 		PidNS: s.container.PidNS(), Command: c.Spec.Process.Args, Started: time.Now(),
 	})
 }
@@ -107,7 +118,7 @@ func (s *step) try(ctx context.Context, c *runtime.Config) error {
 			break
 		}
 		switch {
-		case !s.Request.HostPID && failedAt(err, "/proc"):
+		case !s.Request.HostPID && failedAt(err, "proc on /proc"):
 			const visible = "processes of the host are visible: no /proc of its own can be mounted here, as is usual within other containers"
 			if !s.Unsealed && !Sealed() {
 				s.Log.Warn(visible, "see", "gangway doctor")
@@ -133,15 +144,16 @@ func (s *step) try(ctx context.Context, c *runtime.Config) error {
 	return nil
 }
 
-// failedAt says whether an operation of the container failed that is about something.
-func failedAt(err error, what string) bool {
+// failedAt says whether an operation of the container failed that is about one of some
+// things. What people name stands behind those.
+func failedAt(err error, things ...string) bool {
 	op, ok := errors.AsType[*runtime.OpError](err)
-	return ok && strings.Contains(op.What, what)
+	return ok && slices.ContainsFunc(things, func(thing string) bool { return strings.HasPrefix(op.What, thing) })
 }
 
 // stepsDown says whether another rung may do what this one could not.
 func stepsDown(err error) bool {
-	return failedAt(err, "fuse") || failedAt(err, "overlay") || errors.Is(err, errNoProgram)
+	return failedAt(err, "/dev/fuse", "fuse.gangway on", "the supervisor to serve /dev/fuse", "overlay on") || errors.Is(err, errNoProgram)
 }
 
 // rungs returns what to try, best first.
@@ -201,12 +213,12 @@ func fuseOverlayProgram() (string, error) {
 	return filepath.Abs(program)
 }
 
-// scratch makes a directory on disk that goes away with this run; if this process is
-// killed, with the next one.
+// scratch makes a directory on disk that goes away with this run, also if this process is
+// killed.
 func (s *step) scratch() (string, error) {
 	if s.scratchDir != "" {
 		// A rung that failed has left it half full.
-		if err := removeTree(filepath.Join(s.scratchDir, "tree")); err != nil {
+		if err := removeTree(filepath.Join(s.scratchDir, treeName)); err != nil {
 			return "", err
 		}
 		return s.scratchDir, nil
@@ -215,6 +227,9 @@ func (s *step) scratch() (string, error) {
 		return &fault.Error{What: fmt.Errorf("make scratch directory: %w", err), Hint: "keep images on a disk with room: --store DIR, or set GANGWAY_STORE"}
 	}
 	dir := filepath.Join(s.Scratch, s.dir.id())
+	if s.dry {
+		return dir, nil
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", hint(err)
 	}
@@ -222,20 +237,10 @@ func (s *step) scratch() (string, error) {
 	if err != nil {
 		return "", hint(err)
 	}
+	if err := s.guardScratch(dir); err != nil {
+		return "", errors.Join(hint(err), removeTree(dir), lock.Release())
+	}
 	s.scratchDir = dir
 	s.onClose(func() error { return errors.Join(removeTree(dir), lock.Release()) })
 	return dir, nil
-}
-
-// sweepScratch removes the scratch directories of runs that were killed.
-func (s *step) sweepScratch() {
-	entries, err := os.ReadDir(s.Scratch)
-	if err != nil {
-		return // there is none
-	}
-	for _, e := range entries {
-		if left, err := leftover(filepath.Join(s.Scratch, e.Name()), true); err != nil {
-			s.Log.Warn("scratch directory of a killed run stays", "dir", filepath.Join(s.Scratch, e.Name()), "removed", left, "err", err)
-		}
-	}
 }

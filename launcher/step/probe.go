@@ -134,21 +134,39 @@ func probeKey() (string, error) {
 // writableRung returns the best rung for containers that are written to, probed once a
 // boot.
 func (s *step) writableRung(ctx context.Context) (string, error) {
+	if s.dry {
+		if known, _, err := knownWritable(s.Dirs[0]); err == nil && known != (Rung{}) {
+			return known.Rung, nil
+		}
+		return rungOverlay, nil
+	}
 	p, err := ProbeWritable(ctx, s.Options)
 	return p.Rung, err
 }
 
+// knownWritable returns what a probe found since the machine was started, and how that
+// is told apart from what was found before.
+func knownWritable(dir string) (Rung, string, error) {
+	key, err := probeKey()
+	if err != nil {
+		return Rung{}, "", err
+	}
+	var known probed
+	if b, err := os.ReadFile(filepath.Join(dir, probedName)); err == nil && json.Unmarshal(b, &known) == nil && known.Key == key {
+		return Rung{known.Rung, known.Why}, key, nil
+	}
+	return Rung{}, key, nil
+}
+
+// probedName is where a probe leaves what it found, in the directory of run directories.
+const probedName = "writable.json"
+
 // ProbeWritable finds the best rung for writable containers, by what was found since
 // the machine was started, or by trying.
 func ProbeWritable(ctx context.Context, o Options) (Rung, error) {
-	key, err := probeKey()
-	if err != nil {
-		return Rung{}, err
-	}
-	name := filepath.Join(o.Dirs[0], "writable.json")
-	var known probed
-	if b, err := os.ReadFile(name); err == nil && json.Unmarshal(b, &known) == nil && known.Key == key {
-		return Rung{known.Rung, known.Why}, nil
+	known, key, err := knownWritable(o.Dirs[0])
+	if err != nil || known != (Rung{}) {
+		return known, err
 	}
 	if Sealed() {
 		return Rung{Rung: rungOverlay}, nil // the probe needs a program that has a name
@@ -161,7 +179,7 @@ func ProbeWritable(ctx context.Context, o Options) (Rung, error) {
 	if err != nil {
 		return r, err
 	}
-	err = fsx.WriteFile(ctx, name, fsx.Options{Mode: 0o600}, func(f *os.File) error {
+	err = fsx.WriteFile(ctx, filepath.Join(o.Dirs[0], probedName), fsx.Options{Mode: 0o600}, func(f *os.File) error {
 		_, err := f.Write(b)
 		return err
 	})

@@ -43,7 +43,7 @@ func (s *step) configFor(ctx context.Context, rung string) (*runtime.Config, err
 	c := &runtime.Config{
 		Stage: s.dir.file(stageName),
 		Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr,
-		FakeRoot: s.Request.RemapRoot, Ignored: ignored(),
+		FakeRoot: s.Request.RemapRoot, Ignored: ignored(), Linger: s.ranks.wait,
 		Orphan: runtime.Orphan{Message: "gangway: error: the container's supervisor died, and the container with it\n", Remove: s.dir.orphan()},
 		Log:    s.Log,
 	}
@@ -184,6 +184,9 @@ func (s *step) overlay() (*runtime.Overlay, error) {
 			return nil, err
 		}
 		o := &runtime.Overlay{Upper: filepath.Join(dir, upperName), Work: filepath.Join(dir, workName)}
+		if s.dry {
+			return o, nil
+		}
 		for _, dir := range []string{o.Upper, o.Work} {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
 				return nil, err
@@ -221,11 +224,13 @@ func (s *step) treeRoot(ctx context.Context, c *runtime.Config, rung string) err
 		return err
 	}
 	c.Root.Dir = filepath.Join(dir, "tree")
-	if err := os.Mkdir(c.Root.Dir, 0o755); err != nil {
-		return err
-	}
-	if err := t.Extract(ctx, c.Root.Dir, rootfs.ExtractOptions{}); err != nil {
-		return fmt.Errorf("write image to %s: %w", c.Root.Dir, err)
+	if !s.dry {
+		if err := os.Mkdir(c.Root.Dir, 0o755); err != nil {
+			return err
+		}
+		if err := t.Extract(ctx, c.Root.Dir, rootfs.ExtractOptions{}); err != nil {
+			return fmt.Errorf("write image to %s: %w", c.Root.Dir, err)
+		}
 	}
 	if rung == rungTree {
 		c.Root.Writable = s.Request.Writable

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,9 +25,10 @@ type State struct {
 	ID         string    `json:"id"`
 	Name       string    `json:"name,omitempty"`
 	Image      string    `json:"image"`
-	Supervisor int       `json:"supervisor"` // pid
-	Init       int       `json:"init"`       // pid of PID 1, as the host counts
-	PidNS      uint64    `json:"pidns"`      // inode of the pid namespace
+	Supervisor int       `json:"supervisor"`           // pid
+	Init       int       `json:"init"`                 // pid of PID 1, as the host counts
+	PidNS      uint64    `json:"pidns"`                // inode of the pid namespace
+	StopSignal int       `json:"stopSignal,omitempty"` // that of the image
 	Command    []string  `json:"command"`
 	Started    time.Time `json:"started"`
 }
@@ -41,17 +43,24 @@ const (
 )
 
 // RunDirs returns the directories in which containers of this user may be found,
-// the one for new containers first: $GANGWAY_RUNTIME_DIR alone where it is set, else
-// $XDG_RUNTIME_DIR/gangway where there is such a directory, and one in /tmp.
+// the one for new containers first: $GANGWAY_RUNTIME_DIR/gangway alone where that is set,
+// else $XDG_RUNTIME_DIR/gangway where there is such a directory, and one in /tmp. They are
+// the same for all sessions of a user: what another one has in XDG_RUNTIME_DIR is looked
+// for where systemd puts it, and TMPDIR does not count.
 func RunDirs(getenv func(string) string) []string {
 	if dir := getenv("GANGWAY_RUNTIME_DIR"); dir != "" {
-		return []string{dir}
+		return []string{filepath.Join(dir, "gangway")} // what else is there is not ours
 	}
+	uid := strconv.Itoa(os.Geteuid())
 	var dirs []string
 	if dir := getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) && ours(dir) == nil {
 		dirs = append(dirs, filepath.Join(dir, "gangway"))
 	}
-	return append(dirs, filepath.Join(os.TempDir(), "gangway-"+strconv.Itoa(os.Geteuid())))
+	dirs = append(dirs, "/tmp/gangway-"+uid)
+	if dir := "/run/user/" + uid; ours(dir) == nil && !slices.Contains(dirs, dir+"/gangway") {
+		dirs = append(dirs, dir+"/gangway")
+	}
+	return dirs
 }
 
 // ours says why a directory is not one that only this user may write to.
@@ -94,7 +103,7 @@ func newRunDir(ctx context.Context, base string) (*runDir, error) {
 		return nil, hint(err)
 	}
 	for {
-		d := &runDir{path: filepath.Join(base, strings.ToLower(rand.Text()[:12]))}
+		d := &runDir{path: filepath.Join(base, newID())}
 		if err := os.Mkdir(d.path, 0o700); err != nil {
 			if errors.Is(err, fs.ErrExist) {
 				continue
@@ -175,26 +184,44 @@ func (d *runDir) remove() error {
 	return errors.Join(errs...)
 }
 
-// Leftovers finds what killed runs left in the run directories and removes it, if
-// remove is set. It returns what it found. Nothing of a run that lives is touched.
-func Leftovers(dirs []string, remove bool) ([]string, error) {
+// treeName is an image that is written to disk, in a scratch directory.
+const treeName = "tree"
+
+// runNames and scratchNames are what may be in what a killed run leaves: a run directory,
+// and a scratch directory. One that has another name in it is not ours, wherever it lies.
+func runNames() []string     { return []string{lockName, stateName, tempName, sockName, stageName} }
+func scratchNames() []string { return []string{lockName, treeName, upperName, workName} }
+
+// Leftovers finds what killed runs left in the run directories and in the directory for
+// scratch, which may be "", and removes it, if remove is set. It returns what it found.
+// Nothing of a run that lives is touched, and nothing that no run made.
+func Leftovers(dirs []string, scratch string, remove bool) ([]string, error) {
 	var found []string
 	var errs []error
-	for _, base := range dirs {
+	look := func(base string, names []string) {
 		if ours(base) != nil {
-			continue
+			return
 		}
 		entries, err := os.ReadDir(base)
 		if err != nil {
 			errs = append(errs, err)
 		}
 		for _, e := range entries {
-			left, err := leftover(filepath.Join(base, e.Name()), remove)
+			dir := filepath.Join(base, e.Name())
+			left, err := leftover(dir, names, remove)
 			if left {
-				found = append(found, filepath.Join(base, e.Name()))
+				found = append(found, dir)
 			}
-			errs = append(errs, err)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("remove leftover %s: %w", dir, err))
+			}
 		}
+	}
+	for _, base := range dirs {
+		look(base, runNames())
+	}
+	if scratch != "" {
+		look(scratch, scratchNames())
 	}
 	return found, errors.Join(errs...)
 }
@@ -203,10 +230,10 @@ func Leftovers(dirs []string, remove bool) ([]string, error) {
 // may be between two system calls.
 const youngest = 2 * time.Second
 
-func leftover(dir string, remove bool) (bool, error) {
+func leftover(dir string, names []string, remove bool) (bool, error) {
 	st, err := os.Lstat(dir)
-	if err != nil || !st.IsDir() {
-		return false, nil // files of other purpose, or gone
+	if err != nil || !st.IsDir() || !isID(filepath.Base(dir)) || !hasOnly(dir, names) {
+		return false, nil // of other purpose, or gone
 	}
 	name := filepath.Join(dir, lockName)
 	if _, err := os.Lstat(name); err != nil && time.Since(st.ModTime()) < youngest {
@@ -225,30 +252,76 @@ func leftover(dir string, remove bool) (bool, error) {
 	return true, errors.Join(removeTree(dir), lock.Release())
 }
 
-// Running returns the containers that run, as their run directories say.
-func Running(dirs []string) ([]State, error) {
-	var all []State
+// idLength is how many characters the id of a container has.
+const idLength = 12
+
+func newID() string { return strings.ToLower(rand.Text()[:idLength]) }
+
+// isID says whether newID can have made a name.
+func isID(name string) bool {
+	return len(name) == idLength && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
+// hasOnly says whether a directory has no names but some, and nothing in the place where
+// roots are mounted.
+func hasOnly(dir string, names []string) bool {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if !slices.Contains(names, e.Name()) {
+			return false
+		}
+		if e.Name() == stageName {
+			if in, err := os.ReadDir(filepath.Join(dir, stageName)); err != nil || len(in) > 0 {
+				return false
+			}
+		}
+	}
+	return err == nil
+}
+
+// Running returns the containers that run, as their run directories say: those in dirs,
+// and those that named containers say where they are.
+func Running(dirs []string, containers string) ([]State, error) {
+	all, _, err := found(dirs, containers)
+	return all, err
+}
+
+// found returns the containers that run with their run directories.
+func found(dirs []string, containers string) (all []State, paths []string, err error) {
+	add := func(dir string) {
+		if slices.Contains(paths, dir) || ours(dir) != nil {
+			return
+		}
+		if s, ok := running(dir); ok {
+			all, paths = append(all, s), append(paths, dir)
+		}
+	}
 	for _, base := range dirs {
 		if ours(base) != nil {
 			continue
 		}
 		entries, err := os.ReadDir(base)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, e := range entries {
-			if s, ok := running(filepath.Join(base, e.Name())); ok {
-				all = append(all, s)
+			add(filepath.Join(base, e.Name()))
+		}
+	}
+	if containers != "" {
+		entries, _ := os.ReadDir(containers) // there may be none
+		for _, e := range entries {
+			if dir := runsIn(filepath.Join(containers, e.Name())); dir != "" {
+				add(dir)
 			}
 		}
 	}
-	return all, nil
+	return all, paths, nil
 }
 
 func running(dir string) (State, bool) {
-	var s State
-	b, err := os.ReadFile(filepath.Join(dir, stateName))
-	if err != nil || json.Unmarshal(b, &s) != nil || s.ID != filepath.Base(dir) {
+	s, err := readState(dir)
+	if err != nil {
 		return s, false
 	}
 	lock, err := fsx.TryAcquire(filepath.Join(dir, lockName), fsx.Shared)
@@ -259,10 +332,35 @@ func running(dir string) (State, bool) {
 	return s, errors.Is(err, fsx.ErrLocked)
 }
 
-// Find returns the running container that a person names: by its name, its id, or the
-// pid of a process in it or of its supervisor.
-func Find(dirs []string, name string) (State, string, error) {
-	all, err := Running(dirs)
+func readState(dir string) (State, error) {
+	var s State
+	b, err := os.ReadFile(filepath.Join(dir, stateName))
+	if err == nil {
+		err = json.Unmarshal(b, &s)
+	}
+	if err == nil && s.ID != filepath.Base(dir) {
+		err = fs.ErrInvalid
+	}
+	return s, err
+}
+
+// FindNamed returns the running container of a name, and its run directory.
+func FindNamed(dirs []string, containers, name string) (State, string, error) {
+	all, paths, err := found(dirs, containers)
+	if err != nil {
+		return State{}, "", err
+	}
+	if n := slices.IndexFunc(all, func(s State) bool { return name != "" && s.Name == name }); n >= 0 {
+		return all[n], paths[n], nil
+	}
+	return State{}, "", noneRuns(name, len(all), false)
+}
+
+// Find returns the running container that a person names, and its run directory: by its
+// name, else by its id, else by the pid of a process in it or of its supervisor. A name
+// may look like a pid.
+func Find(dirs []string, containers, name string) (State, string, error) {
+	all, paths, err := found(dirs, containers)
 	if err != nil {
 		return State{}, "", err
 	}
@@ -271,23 +369,31 @@ func Find(dirs []string, name string) (State, string, error) {
 	if pid > 0 {
 		ns = pidNamespace(pid)
 	}
-	for _, s := range all {
-		if s.Name == name || s.ID == name || pid > 0 && (s.Supervisor == pid || s.Init == pid || ns != 0 && s.PidNS == ns) {
-			for _, base := range dirs {
-				if dir := filepath.Join(base, s.ID); ours(dir) == nil {
-					return s, dir, nil
-				}
+	for _, is := range []func(s *State) bool{
+		func(s *State) bool { return name != "" && s.Name == name },
+		func(s *State) bool { return s.ID == name },
+		func(s *State) bool { return pid > 0 && (s.Supervisor == pid || s.Init == pid) },
+		// Every process of the machine is in the namespace that a container shares with it.
+		func(s *State) bool { return ns != 0 && s.PidNS == ns && ns != pidNamespace(s.Supervisor) },
+	} {
+		for n := range all {
+			if is(&all[n]) {
+				return all[n], paths[n], nil
 			}
 		}
 	}
+	return State{}, "", noneRuns(name, len(all), pid > 0)
+}
+
+func noneRuns(name string, others int, isPID bool) error {
 	hint := "see what runs: gangway container ls"
-	if len(all) == 0 {
+	if others == 0 {
 		hint = "no container runs; start one: gangway run --container-name=" + name + " --container-image=IMAGE -- CMD"
-		if pid > 0 {
+		if isPID {
 			hint = "no container of this user runs"
 		}
 	}
-	return State{}, "", &fault.Error{What: fmt.Errorf("find container %s: no such container runs", name), Hint: hint}
+	return &fault.Error{What: fmt.Errorf("find container %s: no such container runs", name), Hint: hint}
 }
 
 // pidNamespace returns the inode of a process's pid namespace, 0 if it cannot be seen.

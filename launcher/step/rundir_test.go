@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,7 +30,14 @@ func TestRunDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	s := State{ID: d.id(), Name: "dev", Image: "debian", Supervisor: os.Getpid(), Init: 1 << 22, PidNS: pidNamespace(os.Getpid())}
+	inside := exec.CommandContext(t.Context(), "sleep", "60") // in a pid namespace that is not ours
+	inside.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID}
+	if err := inside.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = inside.Wait() }()
+	defer func() { _ = inside.Process.Kill() }()
+	s := State{ID: d.id(), Name: "dev", Image: "debian", Supervisor: os.Getpid(), Init: 1 << 22, PidNS: pidNamespace(inside.Process.Pid)}
 	if err := d.publish(&s); err != nil {
 		t.Fatal(err)
 	}
@@ -44,25 +52,19 @@ func TestRunDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	dirs := []string{base}
-	inside := exec.CommandContext(t.Context(), "sleep", "60") // in the same pid namespace
-	if err := inside.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = inside.Wait() }()
-	defer func() { _ = inside.Process.Kill() }()
 	for _, name := range []string{"dev", d.id(), fmt.Sprint(os.Getpid()), fmt.Sprint(1 << 22), fmt.Sprint(inside.Process.Pid)} {
-		got, dir, err := Find(dirs, name)
+		got, dir, err := Find(dirs, "", name)
 		if err != nil || got.ID != s.ID || dir != d.path {
 			t.Errorf("find %s: %+v, %s, %v", name, got, dir, err)
 		}
 	}
 	for _, name := range []string{"dead", "nobody", "0", "-1", ""} {
-		if got, _, err := Find(dirs, name); err == nil {
+		if got, _, err := Find(dirs, "", name); err == nil {
 			t.Errorf("find %q: %+v", name, got)
 		}
 	}
 	for _, remove := range []bool{false, true} {
-		left, err := Leftovers(dirs, remove)
+		left, err := Leftovers(dirs, "", remove)
 		if err != nil || len(left) != 1 || left[0] != dead.path {
 			t.Errorf("leftovers %v, %v", left, err)
 		}
@@ -102,11 +104,13 @@ func TestRunDirOfOthers(t *testing.T) {
 	}
 }
 
+func noHold() error { return nil }
+
 // TestNamed: a container is kept, locked by who uses it, and removed with directories
 // that its user may not read.
 func TestNamed(t *testing.T) {
 	base := t.TempDir()
-	n, err := createNamed(t.Context(), base, Named{Name: "dev", Image: "debian", Remap: true})
+	n, err := createNamed(t.Context(), base, Named{Name: "dev", Image: "debian", Remap: true}, noHold)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,11 +165,14 @@ func TestNamedAtOnce(t *testing.T) {
 		if err := os.MkdirAll(left, 0o700); err != nil {
 			t.Fatal(err)
 		}
+		if err := os.WriteFile(filepath.Join(base, "dev", lockName), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 		var wg sync.WaitGroup
 		var made atomic.Int32
 		for range 8 {
 			wg.Go(func() {
-				n, err := createNamed(t.Context(), base, Named{Name: "dev", Image: "debian"})
+				n, err := createNamed(t.Context(), base, Named{Name: "dev", Image: "debian"}, noHold)
 				if errors.Is(err, fs.ErrExist) || errors.Is(err, fsx.ErrLocked) {
 					return
 				}
@@ -197,7 +204,7 @@ func TestNamedAtOnce(t *testing.T) {
 // use, young ones and what is something else stay.
 func TestSweepContainers(t *testing.T) {
 	base := t.TempDir()
-	whole, err := createNamed(t.Context(), base, Named{Name: "whole"})
+	whole, err := createNamed(t.Context(), base, Named{Name: "whole"}, noHold)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,6 +60,12 @@ func (s *step) checkBase() error {
 	return &fault.Error{What: fmt.Errorf("save container to %s: that is the image it is made of", s.SaveTo), Hint: "give another name"}
 }
 
+// Written is what a container wrote over its image.
+type Written struct {
+	Upper       string // the overlay's directory; "" where nothing could be written
+	FuseOverlay bool   // see Named
+}
+
 // save writes the container to a file when its command has ended, whatever its status
 // was: what a failed command left behind is what one wants to look at. A signal that
 // ended the command does not end this; the next one does.
@@ -79,7 +85,8 @@ func (s *step) save(ctx context.Context) error {
 	if err := s.container.Close(); err != nil {
 		return err
 	}
-	if err := s.Save(ctx, s.image, s.saved, s.SaveTo); err != nil {
+	w := Written{Upper: s.saved, FuseOverlay: s.root.rung == rungFuseOverlay || s.named != nil && s.named.FuseOverlay}
+	if err := s.Save(ctx, s.image, w, s.SaveTo); err != nil {
 		return fmt.Errorf("save container: %w", err)
 	}
 	s.phase("save", s.SaveTo)

@@ -11,7 +11,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/runtime"
+	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
 // server lets others run processes in a container, through the socket in its run
@@ -20,6 +22,8 @@ type server struct {
 	container *runtime.Container
 	env       []string // of the container's first process
 	cwd       string
+	environ   func(own spec.Request, environ []string) ([]string, error)
+	ranks     *ranks
 	log       *slog.Logger
 	wg        sync.WaitGroup
 }
@@ -140,7 +144,10 @@ func (s *server) answer(ctx context.Context, c *net.UnixConn, answered func()) e
 		return err
 	}
 	defer func() { closeAll(files) }()
-	join := runtime.JoinProcess{Args: texts(req.Args), Env: mergeEnv(s.env, texts(req.Env)), Cwd: string(req.Cwd), Terminal: req.Terminal}
+	join := runtime.JoinProcess{Args: texts(req.Args), Cwd: string(req.Cwd), Terminal: req.Terminal}
+	if join.Env, err = s.environment(req); err != nil {
+		return err
+	}
 	if join.Cwd == "" {
 		join.Cwd = s.cwd
 	}
@@ -152,6 +159,12 @@ func (s *server) answer(ctx context.Context, c *net.UnixConn, answered func()) e
 		return errors.New("run in container: stdin, stdout and stderr did not come")
 	default:
 		join.Stdin, join.Stdout, join.Stderr = files[0], files[1], files[2]
+	}
+	if req.Own != nil {
+		if !s.ranks.join() {
+			return send(c, execReply{Ended: true})
+		}
+		defer s.ranks.leave()
 	}
 	p, err := s.container.Join(ctx, join)
 	if err != nil {
@@ -174,7 +187,26 @@ func (s *server) answer(ctx context.Context, c *net.UnixConn, answered func()) e
 	if err != nil {
 		return err
 	}
-	return send(c, execReply{Exit: &status.Code})
+	reply := execReply{Exit: &status.Code}
+	if status.Signal == syscall.SIGKILL && s.container.Ending() {
+		reply = execReply{Error: toWire(&fault.Error{
+			What: errors.New("the command was ended because its container ended"),
+			Hint: "a container ends with the command that started it",
+			Code: status.Code,
+		})}
+	}
+	return send(c, reply)
+}
+
+// environment is that of a process that is asked for.
+func (s *server) environment(req *execRequest) ([]string, error) {
+	if req.Own == nil {
+		return mergeEnv(s.env, texts(req.Env)), nil
+	}
+	return s.environ(spec.Request{
+		Command: texts(req.Args), Terminal: req.Terminal,
+		Export: req.Own.Export, ContainerEnv: req.Own.ContainerEnv, Env: texts(req.Own.Env),
+	}, texts(req.Own.Environ))
 }
 
 func wait(p *runtime.Process) error {

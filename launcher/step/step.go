@@ -24,6 +24,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -36,7 +37,6 @@ import (
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/fsx"
 	"github.com/gangway-hpc/gangway/runtime"
-	"github.com/gangway-hpc/gangway/runtime/plan"
 	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
@@ -46,6 +46,7 @@ type Image struct {
 	Digest string // of the manifest; empty for files and directories
 	// Identity tells a file, or directory, from another that takes its place.
 	Identity string
+	Store    string // the directory of the store that has it; empty for files and directories
 	Config   spec.Image
 	// Opened are the index and the layers. Where it is nil, Dir is a directory of the
 	// host that is the root.
@@ -79,9 +80,9 @@ type Options struct {
 	// named container is started again, the one it was made of, which is then given.
 	Image func(ctx context.Context, made *Named) (*Image, error)
 	// Hold and Save do what needs the store: keep the image of a named container, and
-	// write an image with the changes in upper to a file.
+	// write an image with the changes of a container to a file.
 	Hold func(ctx context.Context, name string, i *Image) error
-	Save func(ctx context.Context, i *Image, upper, path string) error
+	Save func(ctx context.Context, i *Image, w Written, path string) error
 
 	Asked string // the image as it was asked for, if it was
 	// RemapGiven says that Request.RemapRoot is what was asked for; else a container that
@@ -96,12 +97,13 @@ type Options struct {
 	Timeout  time.Duration // from the start of the command; 0 is none
 
 	Dirs       []string // for run directories, see RunDirs
-	Containers string   // for named containers, see NamedDir
+	Containers string   // for named containers, see NamedDir; empty: there are none
 	Scratch    string   // for what is large and goes away again: trees, layers to be saved
 	// Probe are the arguments with which this program calls RunProbe, Serve those with
-	// which it calls ServeConfined.
+	// which it calls ServeConfined, Sweep those with which it calls SweepScratch.
 	Probe []string
 	Serve []string
+	Sweep []string
 	// Unsealed says that no ErrSeal is wanted: the program cannot be sealed here.
 	Unsealed bool
 	Environ  []string
@@ -124,7 +126,7 @@ type joined struct{ dir string }
 // Run runs a command in a container and returns nil, a fault.Exit with its status, or
 // why there is none. ErrSeal asks the caller for something, and nothing was started.
 func Run(ctx context.Context, o Options) error {
-	s := &step{Options: o, last: time.Now()}
+	s := &step{Options: o, last: time.Now(), ranks: newRanks()}
 	if err := s.checkSeal(ctx); err != nil {
 		return err
 	}
@@ -132,12 +134,13 @@ func Run(ctx context.Context, o Options) error {
 		s.close()
 		s.phase("end", "")
 	}()
-	if _, err := Leftovers(o.Dirs, true); err != nil {
+	if _, err := Leftovers(o.Dirs, o.Scratch, true); err != nil {
 		o.Log.Warn("leftovers of killed runs stay", "err", err)
 	}
-	s.sweepScratch()
-	if _, err := SweepContainers(o.Containers, true); err != nil {
-		o.Log.Warn("leftovers of killed runs stay", "err", err)
+	if o.Containers != "" {
+		if _, err := SweepContainers(o.Containers, true); err != nil {
+			o.Log.Warn("leftovers of killed runs stay", "err", err)
+		}
 	}
 	if err := s.checkTarget(); err != nil {
 		return err
@@ -182,6 +185,7 @@ type step struct {
 	root       *root
 	container  *runtime.Container
 	server     *server
+	ranks      *ranks
 	confined   *confined
 	saved      string // directory of what was written
 	complete   bool   // the command ran to its end, or to that of its time
@@ -190,6 +194,7 @@ type step struct {
 	mounted    time.Time // the image, in the container
 	closers    []func() error
 	last       time.Time
+	dry        bool // nothing is made, tried or unpacked
 }
 
 // phase ends a phase.
@@ -247,6 +252,7 @@ func (s *step) open(ctx context.Context) (*joined, error) {
 		limit = shortPatience
 	}
 	var since time.Time // it is known that somebody else has it
+	told := false
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		running, err := s.openNamed()
 		if err == nil && running == nil {
@@ -258,11 +264,13 @@ func (s *step) open(ctx context.Context) (*joined, error) {
 		switch {
 		case since.IsZero():
 			since = time.Now()
-			s.Log.Debug("container is in use, but does not run: waiting for it", "container", s.Name)
 		case time.Since(since) > limit && s.NameUse == "create":
 			return nil, exists(s.Name)
 		case time.Since(since) > limit:
 			return nil, inUse(s.Name)
+		case !told && time.Since(since) > shortPatience:
+			told = true
+			s.Log.Warn("container is in use, but cannot be joined: waiting for it", "container", s.Name, "at most", limit)
 		}
 		if !pause(ctx, wait) {
 			return nil, context.Cause(ctx)
@@ -326,7 +334,7 @@ func (s *step) openImage(ctx context.Context) error {
 // named container has an overlay, and two overlays over one upper directory damage it,
 // so that no_exec is refused while the container runs.
 func (s *step) openNamed() (*joined, error) {
-	_, dir, err := Find(s.Dirs, s.Name)
+	_, dir, err := FindNamed(s.Dirs, s.Containers, s.Name)
 	isRunning := err == nil
 	switch {
 	case isRunning && s.NameUse == "create":
@@ -374,15 +382,13 @@ func (s *step) createNamed(ctx context.Context) error {
 	}
 	n, err := createNamed(ctx, s.Containers, Named{
 		Name: s.Name, Image: image, Digest: s.image.Digest, Created: time.Now(), Remap: s.Request.RemapRoot, Identity: s.image.Identity,
-	})
+		Store: s.image.Store,
+	}, func() error { return s.Hold(ctx, s.Name, s.image) })
 	if errors.Is(err, fsx.ErrLocked) || errors.Is(err, fs.ErrExist) {
 		return errTaken
 	}
 	if err != nil {
 		return err
-	}
-	if err := s.Hold(ctx, s.Name, s.image); err != nil {
-		return errors.Join(err, n.discard())
 	}
 	s.named = n
 	s.onClose(n.Close)
@@ -404,13 +410,13 @@ func (s *step) join(ctx context.Context, j *joined) error {
 	if ignored := s.ignored(); len(ignored) > 0 {
 		s.Log.Warn("the container runs already, without these options, which are ignored", "container", s.Name, "options", strings.Join(ignored, " "))
 	}
-	s.phase("join", "")
-	env, err := spec.ParseEnv(s.Request.Env, s.Environ)
-	if err != nil {
-		return err
+	if dir := s.Request.Workdir; dir != "" && !path.IsAbs(dir) {
+		return fault.Usage(fmt.Errorf("working directory %q: it is not absolute", dir), "give an absolute path: --container-workdir=/"+dir)
 	}
+	s.phase("join", "")
+	own := &ownEnv{Environ: blobs(s.Environ), Export: s.Request.Export, ContainerEnv: s.Request.ContainerEnv, Env: blobs(s.Request.Env)}
 	return Exec(ctx, j.dir, ExecOptions{
-		Args: args, Cwd: s.Request.Workdir, Env: env, Terminal: s.Request.Terminal,
+		Args: args, Cwd: s.Request.Workdir, own: own, Terminal: s.Request.Terminal,
 		Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Timeout: s.Timeout,
 	})
 }
@@ -472,13 +478,17 @@ func (s *step) watch(signals <-chan os.Signal, done <-chan struct{}) (cause erro
 	for {
 		select {
 		case sig := <-signals:
-			s.told = s.told || sig == syscall.SIGINT || sig == syscall.SIGTERM
+			if sig == syscall.SIGINT || sig == syscall.SIGTERM {
+				s.told = true
+				s.ranks.end()
+			}
 			// It may have ended just now.
 			_ = s.container.Signal(sig.(syscall.Signal))
 		case sig := <-s.container.Stopped():
 			s.stopWithIt(sig)
 		case <-limit:
 			cause = tooLong(s.Timeout)
+			s.ranks.end()
 			_ = s.container.Signal(s.built.StopSignal)
 			kill = time.After(grace)
 		case <-kill:
@@ -506,26 +516,4 @@ func (s *step) stopWithIt(sig syscall.Signal) {
 	// The call may return before this thread is stopped: what follows it is not what
 	// follows the stop.
 	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-}
-
-// DryRun returns the operations that would start the container. It mounts nothing.
-func DryRun(ctx context.Context, o Options) (*plan.Plan, error) {
-	s := &step{Options: o, last: time.Now()}
-	defer s.close()
-	var err error
-	if s.image, err = s.Image(ctx, nil); err != nil {
-		return nil, err
-	}
-	if s.image.Close != nil {
-		s.onClose(s.image.Close)
-	}
-	if s.host, err = readHost(s.Environ, s.Getenv); err != nil {
-		return nil, err
-	}
-	s.dir = &runDir{path: s.Dirs[0] + "/ID"}
-	c, err := s.configFor(ctx, s.rungs(ctx)[0])
-	if err != nil {
-		return nil, err
-	}
-	return runtime.Compile(c, runtime.ProbeFeatures())
 }

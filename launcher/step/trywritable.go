@@ -30,7 +30,7 @@ func tryWritable(ctx context.Context, o Options, rung string) (err error) {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	s := &step{Options: Options{
+	s := &step{ranks: newRanks(), Options: Options{
 		Dirs: o.Dirs, Log: o.Log, Getenv: o.Getenv,
 		Request: spec.Request{
 			Command: append([]string{probeProgram}, o.Probe...), Writable: true, Export: "NONE",

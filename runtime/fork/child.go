@@ -23,6 +23,10 @@ const forkIndex = 0xffffff
 // gone stands for an error number: the supervisor is no more.
 const gone = 0xffff
 
+// maxAgain is how often a path is looked up again at most: who renames without end shall
+// not keep others from an answer.
+const maxAgain = 1000
+
 // maxBounding is how many capabilities are dropped at most; there are 41.
 const maxBounding = 64
 
@@ -33,15 +37,11 @@ const maxBounding = 64
 //go:nocheckptr
 func (m *Machine) initMain() {
 	m.must(m.init, plan.Control)
-	m.signals, _ = sys(unix.SYS_SIGNALFD4, ^uintptr(0), m.maskAddr, 8, unix.SFD_CLOEXEC|unix.SFD_NONBLOCK, 0, 0)
 	pid, errno := sys(unix.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
 	if errno != 0 {
 		m.fail(plan.Control, forkIndex, errno)
 	}
 	if pid == 0 {
-		sys(unix.SYS_CLOSE, m.regs[plan.Control], 0, 0, 0, 0, 0)
-		sys(unix.SYS_CLOSE, m.signals, 0, 0, 0, 0, 0)
-		m.regs[plan.Control] = ^uintptr(0)
 		m.quiet = true
 		m.must(m.first, plan.Begin)
 		m.exit(1)
@@ -131,16 +131,19 @@ func (m *Machine) run(ops []code, to plan.Reg) (index uint32, errno uintptr) {
 		case uint8(plan.Send), uint8(plan.Sync):
 			errno = m.note(c, to)
 		case uint8(plan.Remount):
-			errno = m.remount(c)
+			errno = m.remount(m.regs[c.arg[0]], c.arg[1], c.arg[2])
+		case uint8(plan.RemountBelow):
+			errno = m.remountBelow(c)
 		case uint8(plan.CloseOthers):
 			errno = m.closeOthers()
+		case uint8(plan.CloseRest):
+			errno = m.closeRest(c.arg[0])
+		case uint8(plan.Reachable):
+			errno = m.reachable()
 		case uint8(plan.Signals):
 			m.defaults(c.arg[0])
 		case uint8(plan.Bounding):
-			for k := uintptr(0); k < maxBounding && errno == 0; k++ {
-				_, errno = sys(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, k, 0, 0, 0, 0)
-			}
-			errno = 0 // the last one is none
+			errno = m.bounding()
 		case uint8(plan.Exec):
 			errno = m.execute()
 		case kindFormat:
@@ -171,7 +174,8 @@ func may(c *code, errno uintptr) bool {
 	return errno == c.may[0] || errno == c.may[1] || errno == c.may[2] || errno == c.may[3]
 }
 
-// call is a system call, repeated when a signal interrupts it.
+// call is a system call, repeated when a signal interrupts it, and where the kernel asks
+// for that: something was renamed or mounted somewhere, just when ".." was looked up.
 //
 //go:nosplit
 //go:norace
@@ -184,9 +188,13 @@ func (m *Machine) call(c *code) (r, errno uintptr) {
 			a[k] = m.regs[a[k]]
 		}
 	}
-	for {
+	for again := 0; ; {
 		r, errno = sys(c.nr, a[0], a[1], a[2], a[3], a[4], a[5])
-		if errno != uintptr(syscall.EINTR) || c.nr == unix.SYS_CLOSE {
+		switch {
+		case errno == uintptr(syscall.EINTR) && c.nr != unix.SYS_CLOSE:
+		case errno == uintptr(syscall.EAGAIN) && c.nr == unix.SYS_OPENAT2 && again < maxAgain:
+			again++
+		default:
 			return r, errno
 		}
 	}
@@ -233,39 +241,80 @@ func (m *Machine) await(from plan.Reg) (errno uintptr) {
 	}
 }
 
-// remount adds flags to those that a mount has: they are locked, and without them the
-// call is refused.
-//
-//go:nosplit
-//go:norace
-//go:nocheckptr
-func (m *Machine) remount(c *code) (errno uintptr) {
-	if _, errno = sys(unix.SYS_FSTATFS, m.regs[c.arg[0]], m.fsAddr, 0, 0, 0, 0); errno != 0 {
-		return errno
-	}
-	has := uintptr(m.statfs[10])
-	flags := c.arg[1] | has&(unix.ST_RDONLY|unix.ST_NOSUID|unix.ST_NODEV|unix.ST_NOEXEC|unix.ST_NOATIME|unix.ST_NODIRATIME)
-	if has&unix.ST_RELATIME != 0 {
-		flags |= unix.MS_RELATIME
-	}
-	_, errno = sys(unix.SYS_MOUNT, 0, c.arg[2], 0, unix.MS_REMOUNT|unix.MS_BIND|flags, 0, 0)
-	return errno
-}
-
 //go:nosplit
 //go:norace
 //go:nocheckptr
 func (m *Machine) closeOthers() (errno uintptr) {
 	for i := range m.gaps {
-		from, last := m.gaps[i][0], m.gaps[i][1]
-		if !m.loop {
-			if _, errno = sys(unix.SYS_CLOSE_RANGE, from, last, 0, 0, 0, 0); errno != 0 {
-				return errno
-			}
-			continue
+		if errno = m.closeRange(m.gaps[i][0], m.gaps[i][1]); errno != 0 {
+			return errno
 		}
-		for fd := from; fd <= last; fd++ {
-			sys(unix.SYS_CLOSE, fd, 0, 0, 0, 0, 0)
+	}
+	return 0
+}
+
+// closeRest leaves nothing open but what the command will have, and the socket that closes
+// itself then: a link of the image may lead through every descriptor that is open, and
+// those of PID 1 lead to the host.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func (m *Machine) closeRest(from uintptr) (errno uintptr) {
+	begin := m.regs[plan.Begin]
+	if errno = m.closeRange(from, begin-1); errno != 0 {
+		return errno
+	}
+	return m.closeRange(begin+1, m.last)
+}
+
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func (m *Machine) closeRange(from, last uintptr) (errno uintptr) {
+	if from > last {
+		return 0
+	}
+	if !m.loop {
+		_, errno = sys(unix.SYS_CLOSE_RANGE, from, last, 0, 0, 0, 0)
+		return errno
+	}
+	for fd := from; fd <= last; fd++ {
+		sys(unix.SYS_CLOSE, fd, 0, 0, 0, 0, 0)
+	}
+	return 0
+}
+
+// reachable says whether the working directory has a name below the root. One that a link
+// of /proc led to may have none.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func (m *Machine) reachable() (errno uintptr) {
+	if _, errno = sys(unix.SYS_GETCWD, m.pageAddr, uintptr(len(m.page)), 0, 0, 0, 0); errno != 0 {
+		return errno
+	}
+	if m.page[0] != '/' { // "(unreachable)/..."
+		return uintptr(syscall.ELOOP)
+	}
+	return 0
+}
+
+// bounding empties the capability bounding set. The first number that the kernel does not
+// know ends it.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func (m *Machine) bounding() (errno uintptr) {
+	for k := range uintptr(maxBounding) {
+		_, errno = sys(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, k, 0, 0, 0, 0)
+		if errno == uintptr(syscall.EINVAL) && k > 0 {
+			return 0
+		}
+		if errno != 0 {
+			return errno
 		}
 	}
 	return 0

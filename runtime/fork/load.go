@@ -59,9 +59,13 @@ type Machine struct {
 	message   uintptr
 	messageN  uintptr
 	argv, env uintptr
-	children  uintptr   // name of a list
+	proc      uintptr   // register of the host's /proc
+	children  uintptr   // name of a list, from there
+	self      uintptr   // name of a link, from there
 	names     []uintptr // of the program
 	links     []*[32]byte
+	mounts    *mountList // where there is a RemountBelow
+	last      uintptr    // highest descriptor there may be
 
 	pidfd     int32
 	pidfdAddr uintptr
@@ -82,10 +86,10 @@ type Machine struct {
 	wordAddr uintptr
 	info     [32]uint32 // struct signalfd_siginfo
 	infoAddr uintptr
+	entry    [32]byte // name of a process's mount namespace, from a /proc
+	entAddr  uintptr
 	poll     [2]pollfd
 	pollAddr uintptr
-	mask     uint64 // all signals
-	maskAddr uintptr
 	none     [8]uint64 // no signals; a struct sigaction of the default
 	noneAddr uintptr
 	ignore   [8]uint64 // a struct sigaction of SIG_IGN
@@ -96,10 +100,10 @@ type Machine struct {
 	statAddr uintptr
 	statfs   [32]uint64
 	fsAddr   uintptr
-	task     [4096]byte // a list of children
-	taskAddr uintptr
+	page     [4096]byte // what a call fills: a list, or a path
+	pageAddr uintptr
 
-	signals uintptr // descriptor
+	signals uintptr // register
 	child   uintptr // first process
 	swallow uint64  // signals of the terminal that the supervisor will send, too
 }
@@ -121,7 +125,7 @@ type Options struct {
 func Load(p *plan.Plan, fds []int, o Options) (*Machine, error) {
 	m := &Machine{
 		flags: p.Flags, join: p.Join, pidns: p.PidNS, loop: !o.CloseRange, apart: o.Apart,
-		regs: make([]uintptr, max(p.Regs, len(fds)+1)), mask: math.MaxUint64,
+		regs: make([]uintptr, max(p.Regs, len(fds)+1)), signals: uintptr(p.Signals), proc: uintptr(p.Proc),
 	}
 	for i := range m.regs {
 		m.regs[i] = math.MaxUint64
@@ -148,7 +152,7 @@ func Load(p *plan.Plan, fds []int, o Options) (*Machine, error) {
 		}
 		m.orphan = append(m.orphan, removal{int32(r.Dir), name})
 	}
-	m.children = m.bytes([]byte("/proc/thread-self/children\x00"))
+	m.children, m.self = m.bytes([]byte("thread-self/children\x00")), m.bytes([]byte("self\x00"))
 	m.message, m.messageN = m.bytes([]byte(p.Message)), uintptr(len(p.Message))
 	return m, nil
 }
@@ -167,13 +171,13 @@ func (m *Machine) addresses() {
 	m.wordAddr = uintptr(unsafe.Pointer(&m.word))
 	m.infoAddr = uintptr(unsafe.Pointer(&m.info))
 	m.pollAddr = uintptr(unsafe.Pointer(&m.poll))
-	m.maskAddr = uintptr(unsafe.Pointer(&m.mask))
+	m.entAddr = uintptr(unsafe.Pointer(&m.entry))
 	m.noneAddr = uintptr(unsafe.Pointer(&m.none))
 	m.ignore[0], m.ignAddr = sigIgn, uintptr(unsafe.Pointer(&m.ignore))
 	m.timeAddr = uintptr(unsafe.Pointer(&m.timeout))
 	m.statAddr = uintptr(unsafe.Pointer(&m.status))
 	m.fsAddr = uintptr(unsafe.Pointer(&m.statfs))
-	m.taskAddr = uintptr(unsafe.Pointer(&m.task))
+	m.pageAddr = uintptr(unsafe.Pointer(&m.page))
 }
 
 // findGaps lists the ranges of descriptors between those that are kept.
@@ -187,11 +191,11 @@ func (m *Machine) findGaps(fds []int) {
 		}
 		from = max(from, fd+1)
 	}
-	last := uintptr(math.MaxUint32)
+	m.last = math.MaxUint32
 	if m.loop {
-		last = uintptr(highest(from))
+		m.last = uintptr(highest(from) + len(m.regs))
 	}
-	m.gaps = append(m.gaps, [2]uintptr{uintptr(from), last})
+	m.gaps = append(m.gaps, [2]uintptr{uintptr(from), m.last})
 }
 
 // load translates operations.
@@ -207,6 +211,9 @@ func (m *Machine) load(ops []plan.Op, to *[]code, first int) error {
 		}
 		for k, e := range o.May {
 			c.may[k] = uintptr(e)
+		}
+		if o.Kind == plan.RemountBelow && m.mounts == nil {
+			m.listMounts()
 		}
 		if o.Kind == plan.Exec {
 			if err := m.exec(o); err != nil {

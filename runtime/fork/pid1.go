@@ -20,7 +20,7 @@ const forwarded = 1<<syscall.SIGTERM | 1<<syscall.SIGINT | 1<<syscall.SIGHUP | 1
 //go:nocheckptr
 func (m *Machine) serve() {
 	m.poll[0].fd, m.poll[0].events = int32(m.regs[plan.Control]), unix.POLLIN
-	m.poll[1].fd, m.poll[1].events = int32(m.signals), unix.POLLIN
+	m.poll[1].fd, m.poll[1].events = int32(m.regs[m.signals]), unix.POLLIN
 	for {
 		m.poll[0].revents, m.poll[1].revents = 0, 0
 		timeout := uintptr(0)
@@ -35,6 +35,9 @@ func (m *Machine) serve() {
 		// Signals first: whether the terminal sent one must be known when the
 		// supervisor's copy of it is looked at.
 		m.drain()
+		if m.child == 0 {
+			m.goodbye()
+		}
 		if m.poll[0].revents == 0 {
 			continue
 		}
@@ -54,14 +57,14 @@ func (m *Machine) serve() {
 	}
 }
 
-// drain reads the signals that came.
+// drain reads the signals that came, until the first process has ended.
 //
 //go:nosplit
 //go:norace
 //go:nocheckptr
 func (m *Machine) drain() {
-	for {
-		n, errno := sys(unix.SYS_READ, m.signals, m.infoAddr, 128, 0, 0, 0)
+	for m.child != 0 {
+		n, errno := sys(unix.SYS_READ, m.regs[m.signals], m.infoAddr, 128, 0, 0, 0)
 		if errno != 0 || n != 128 {
 			return
 		}
@@ -122,103 +125,6 @@ func (m *Machine) reap() {
 		}
 		m.tell(plan.Control, recExit, m.status)
 		m.child = 0 // its number may become another's
-		m.goodbye()
-	}
-}
-
-// goodbye ends a container whose first process has ended. The supervisor must have heard of
-// it: the first process may have died of the supervisor's death, when a page of
-// its program could not be read any more.
-//
-//go:nosplit
-//go:norace
-//go:nocheckptr
-func (m *Machine) goodbye() {
-	for {
-		m.word[0] = 1
-		n, errno := sys(unix.SYS_READ, m.regs[plan.Control], m.wordAddr, 8, 0, 0, 0)
-		if errno == uintptr(syscall.EINTR) {
-			continue
-		}
-		if errno != 0 || n == 0 {
-			m.abandoned()
-		}
-		if m.word[0] == Heard { // and no signal that comes too late
-			m.killRest()
-			m.exit(0)
-		}
-	}
-}
-
-// abandoned ends a container whose supervisor is gone.
-//
-//go:nosplit
-//go:norace
-//go:nocheckptr
-func (m *Machine) abandoned() {
-	if m.quiet || m.join {
-		m.exit(125)
-	}
-	if m.child != 0 {
-		sys(unix.SYS_KILL, m.child, uintptr(syscall.SIGKILL), 0, 0, 0, 0)
-	}
-	if m.messageN != 0 {
-		sys(unix.SYS_WRITE, m.regs[plan.Complain], m.message, m.messageN, 0, 0, 0)
-	}
-	for i := range m.orphan {
-		dir := m.regs[m.orphan[i].dir]
-		_, errno := sys(unix.SYS_UNLINKAT, dir, m.orphan[i].name, 0, 0, 0, 0)
-		if errno == uintptr(syscall.EISDIR) {
-			sys(unix.SYS_UNLINKAT, dir, m.orphan[i].name, unix.AT_REMOVEDIR, 0, 0, 0)
-		}
-	}
-	m.killRest()
-	m.exit(125)
-}
-
-// killRest kills the processes that are left. Without a pid namespace these are the
-// children that can be found: each that dies leaves its own to this process.
-//
-//go:nosplit
-//go:norace
-//go:nocheckptr
-func (m *Machine) killRest() {
-	if m.pidns {
-		// Until this process ends nobody can write to its program, which is the
-		// runtime's; so all others end before.
-		sys(unix.SYS_KILL, ^uintptr(0), uintptr(syscall.SIGKILL), 0, 0, 0, 0)
-		for {
-			pid, errno := sys(unix.SYS_WAIT4, ^uintptr(0), m.statAddr, unix.WALL, 0, 0, 0)
-			if errno == uintptr(syscall.EINTR) {
-				continue
-			}
-			if errno != 0 || pid == 0 {
-				return
-			}
-		}
-	}
-	for range 1000 {
-		fd, errno := sys(unix.SYS_OPENAT, atFDCWD, m.children, unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
-		if errno != 0 {
-			return
-		}
-		n, errno := sys(unix.SYS_READ, fd, m.taskAddr, uintptr(len(m.task)), 0, 0, 0)
-		sys(unix.SYS_CLOSE, fd, 0, 0, 0, 0, 0)
-		if errno != 0 || n == 0 {
-			return
-		}
-		pid := uintptr(0)
-		for i := range n {
-			c := m.task[i%uintptr(len(m.task))]
-			if c >= '0' && c <= '9' {
-				pid = pid*10 + uintptr(c-'0')
-				continue
-			}
-			if pid != 0 {
-				sys(unix.SYS_KILL, pid, uintptr(syscall.SIGKILL), 0, 0, 0, 0)
-				sys(unix.SYS_WAIT4, pid, 0, unix.WALL, 0, 0, 0)
-			}
-			pid = 0
-		}
+		return
 	}
 }

@@ -75,9 +75,14 @@ func Receive(fd int) (Record, int, error) {
 const Heard = 0
 
 // Answer sends one word: what a Sync waits for, or a signal for the first process.
-func Answer(fd int, value uint32) error {
+func Answer(fd int, value uint32) error { return send(fd, value, 0) }
+
+// Offer is Answer to one who may not read: it does not wait, but returns EAGAIN.
+func Offer(fd int, value uint32) error { return send(fd, value, unix.MSG_DONTWAIT) }
+
+func send(fd int, value uint32, flags int) error {
 	word := [2]uint32{value, 0}
-	err := unix.Sendto(fd, (*[8]byte)(unsafe.Pointer(&word))[:], unix.MSG_NOSIGNAL, nil)
+	err := unix.Sendto(fd, (*[8]byte)(unsafe.Pointer(&word))[:], unix.MSG_NOSIGNAL|flags, nil)
 	if err != nil {
 		return fmt.Errorf("send: %w", err)
 	}

@@ -19,14 +19,17 @@ type Kind uint8
 
 // Most operations are one system call; the others need more than a call's result.
 const (
-	Call        Kind = iota // the system call NR with Args
-	Send                    // tells the supervisor Note, with the descriptor Args[0] if there is one
-	Sync                    // as Send, and waits for its answer
-	Remount                 // remounts the mount of descriptor Args[0], flags Args[1] added to those that are locked
-	CloseOthers             // closes all descriptors but those that a container is given
-	Signals                 // gives all signals their default action, but ignores those of Args[0], a bit each
-	Bounding                // drops all capabilities from the bounding set
-	Exec                    // executes the first of Args (names) that there is, with Argv and Env
+	Call         Kind = iota // the system call NR with Args
+	Send                     // tells the supervisor Note, with the descriptor Args[0] if there is one
+	Sync                     // as Send, and waits for its answer
+	Remount                  // remounts the mount of descriptor Args[0], flags Args[1] added to those that are locked
+	RemountBelow             // as Remount, and then all mounts below it, as far as a name leads to them
+	CloseOthers              // closes all descriptors but those that a container is given
+	CloseRest                // closes all descriptors but Begin and those below Args[0]
+	Reachable                // fails where the working directory is not below the root
+	Signals                  // gives all signals their default action, but ignores those of Args[0], a bit each
+	Bounding                 // drops all capabilities from the bounding set
+	Exec                     // executes the first of Args (names) that there is, with Argv and Env
 )
 
 // Note is what a Send or Sync tells.
@@ -116,7 +119,7 @@ type Op struct {
 	Note Note // of Send and Sync
 
 	// Where a call may fail, the errors that it may fail with, and how many
-	// operations are left out then. After is how many are left out when it works.
+	// operations are left out then. SkipDone is how many are left out when it works.
 	May      []syscall.Errno
 	SkipMay  int
 	SkipDone int
@@ -149,7 +152,55 @@ type Plan struct {
 	Orphan  []Remove
 	Message string // what PID 1 says when the supervisor is gone
 	PidNS   bool
+	Signals Reg  // where PID 1 reads its signals
+	Proc    Reg  // the host's /proc, in which PID 1 finds the processes that are left; None with a pid namespace
 	Join    bool // Init goes into namespaces and leaves First there
+}
+
+// spaces names the namespaces that are made for PID 1.
+func (p *Plan) spaces() string {
+	var names []string
+	for _, ns := range []struct {
+		flag uintptr
+		name string
+	}{
+		{syscall.CLONE_NEWUSER, "user"},
+		{syscall.CLONE_NEWNS, "mount"},
+		{syscall.CLONE_NEWPID, "pid"},
+		{syscall.CLONE_NEWIPC, "ipc"},
+		{syscall.CLONE_NEWUTS, "uts"},
+		{syscall.CLONE_NEWNET, "network"},
+	} {
+		if p.Flags&ns.flag != 0 {
+			names = append(names, ns.name)
+		}
+	}
+	return ", in new namespaces: " + strings.Join(names, ", ")
+}
+
+// unless says, for the step n, what o waits for, and what is left out when it fails or works.
+func (o *Op) unless(n int) string {
+	var s string
+	if o.Kind == Sync {
+		s = ", and read the answer"
+	}
+	switch {
+	case o.SkipDone > 0:
+		s += " (else " + steps(n, o.SkipDone) + ")"
+	case o.SkipMay > 0 && len(o.May) > 0:
+		s += " (if it fails, not " + steps(n, o.SkipMay) + ")"
+	case len(o.May) > 0:
+		s += " (may fail)"
+	}
+	return s
+}
+
+// steps are the next k after n.
+func steps(n, k int) string {
+	if k == 1 {
+		return fmt.Sprint("step ", n+1)
+	}
+	return fmt.Sprintf("steps %d-%d", n+1, n+k)
 }
 
 // Step is the operation that a step's number means, nil if there is none.
@@ -166,22 +217,37 @@ func (p *Plan) Step(i int) *Op {
 	return nil
 }
 
-// String prints the plan: a line an operation, who does it, its number, what it does.
+// String prints the plan: a line an operation, who does it, its number, the system call, and
+// what it does. Those that may be left out have a question mark.
 func (p *Plan) String() string {
 	var b strings.Builder
 	n := 0
+	line := func(who, number, name, what string) {
+		fmt.Fprintln(&b, strings.TrimRight(fmt.Sprintf("%-5s %4s %-15s %s", who, number, name, what), " "))
+	}
 	list := func(who string, ops []Op) {
+		surely := 0 // from here on none is left out that was named so far
 		for i := range ops {
 			o := &ops[i]
-			line := fmt.Sprintf("%-5s %3d  %-15s %s", who, n, o.Name, o.What)
-			if o.SkipDone > 0 {
-				line += fmt.Sprintf(" (else steps %d-%d)", n+1, n+o.SkipDone)
+			mark := " "
+			if i < surely {
+				mark = "?"
 			}
-			fmt.Fprintln(&b, strings.TrimRight(line, " "))
+			line(who, fmt.Sprintf("%3d%s", n, mark), o.Name, o.What+o.unless(n))
+			surely = max(surely, i+1+o.SkipDone)
+			if len(o.May) > 0 {
+				surely = max(surely, i+1+o.SkipMay)
+			}
 			n++
 		}
 	}
+	if !p.Join {
+		line("", "", "clone", "init"+p.spaces())
+	}
 	list("init", p.Init)
+	if !p.Join {
+		line("init", "", "clone", "first")
+	}
 	list("first", p.First)
 	list("init", p.After)
 	return b.String()

@@ -124,7 +124,8 @@ func (b *builder) linux() *specs.Linux {
 	if b.h.UID == 0 {
 		l.MaskedPaths = []string{
 			"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
-			"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+			"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+			"/sys/kernel/debug", "/sys/kernel/tracing",
 		}
 		l.ReadonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 	}
@@ -211,6 +212,9 @@ func (b *builder) workdir() error {
 		}
 		if b.isFile(clean) {
 			return bad("name a directory, for example --container-workdir="+path.Dir(clean), "it is a file")
+		}
+		if b.mountAbove(clean) == "" && b.root.Exists(clean) {
+			b.Mountpoints = append(b.Mountpoints, Mountpoint{clean, true}) // its links are looked at
 		}
 		return nil
 	}

@@ -144,6 +144,9 @@ func (b *builder) userMount(m *Mount) error {
 	if m.Type == Tmpfs {
 		s.Source = Tmpfs
 	}
+	if m.Type == Bind {
+		b.dropTimes(m, &s)
+	}
 	s.Options = append(s.Options, create)
 	// What is mounted over need not be mounted before, and an unmount asked for
 	// before may not take this away.
@@ -151,6 +154,18 @@ func (b *builder) userMount(m *Mount) error {
 	b.Umounts = slices.DeleteFunc(b.Umounts, func(target string) bool { return below(m.Target, target) })
 	b.add(s, false)
 	return nil
+}
+
+// dropTimes leaves out how access times are kept: the kernel locks that for all mounts that
+// a user namespace has from the host, and refuses the whole mount otherwise.
+func (b *builder) dropTimes(m *Mount, s *specs.Mount) {
+	n := len(s.Options)
+	s.Options = slices.DeleteFunc(s.Options, func(o string) bool {
+		return standardFlags[o] == "atime" || standardFlags[o] == "diratime"
+	})
+	if len(s.Options) < n {
+		b.note("mount %s: access times are kept as the host's mount says, which is locked in containers", shorten(m.Text))
+	}
 }
 
 // add adds a mount; droppable says that one of the user's over it replaces it. A

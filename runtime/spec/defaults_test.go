@@ -237,6 +237,10 @@ func TestSettle(t *testing.T) {
 		{"parent to proc", "/data", "/proc", "/x:/data/fs"},
 		{"data to dev", "/data", "/dev", "/x:/data"},
 		{"working directory to a descriptor", "/app", "/proc/self/fd/8", ""},
+		{"working directory to a descriptor of /dev", "/app", "/dev/fd/8", ""},
+		{"working directory to /dev", "/app", "/dev/shm", ""},
+		{"requested one to a descriptor", "/job", "/dev/fd/8", "workdir"},
+		{"requested one to the processes", "/job", "/proc/self/cwd", "workdir"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			root := debian()
@@ -247,7 +251,10 @@ func TestSettle(t *testing.T) {
 			}
 			root[c.link] = "-> " + c.to
 			r := run("true")
-			if c.mounts != "" {
+			if c.mounts == "workdir" {
+				r.Workdir = c.link
+				root[c.to+"/"] = "" // a decoy of the image
+			} else if c.mounts != "" {
 				r.Mounts = parse(t, c.mounts)
 			}
 			res := build(t, r, spec.Image{WorkingDir: "/app"}, ann(), root)
@@ -281,6 +288,25 @@ func TestSettleFollows(t *testing.T) {
 	}
 	if got := destinations(res); got != "/proc /sys /dev /dev/pts /dev/shm /dev/mqueue /var/tmp /run /run/lock /u/ann /run/munge" {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestAccessTimes: flags about access times are left out of what is the host's, whose own
+// the kernel keeps, and that is said; a tmpfs has its own.
+func TestAccessTimes(t *testing.T) {
+	r := run("true")
+	r.Mounts = parse(t, "/data:/data:ro+noatime+nodiratime,/data:/more:ro,tmpfs:/scratch:noatime")
+	res := build(t, r, debianImage(), ann(), debian())
+	var options []string
+	for _, m := range res.Spec.Mounts[len(res.Spec.Mounts)-3:] {
+		options = append(options, strings.Join(m.Options, "+"))
+	}
+	if got := strings.Join(options, " "); got != "rbind+ro+x-create=dir rbind+ro+x-create=dir nosuid+nodev+noatime+x-create=dir" {
+		t.Errorf("got %s", got)
+	}
+	notes := strings.Join(res.Notes, "\n")
+	if strings.Count(notes, "access times") != 1 || !strings.Contains(notes, "/data:/data:ro+noatime+nodiratime") {
+		t.Errorf("notes: %s", notes)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"strings"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/gangway-hpc/gangway/internal/fault"
 )
 
@@ -66,6 +68,17 @@ func (b *builder) environment() ([]string, error) {
 		list = append(list, name+"="+env[name].value)
 	}
 	return list, checkSizes(b.Spec.Process.Args, env)
+}
+
+// Environ is the environment of a further process of the container, for somebody who comes
+// with an environment of his own, as os.Environ gives it. Of own count Command, Terminal,
+// Export, ContainerEnv and Env.
+func (r *Result) Environ(own Request, environ []string) ([]string, error) {
+	b := *r.further
+	b.r.Command, b.r.Terminal, b.r.Export, b.r.ContainerEnv, b.r.Env = own.Command, own.Terminal, own.Export, own.ContainerEnv, own.Env
+	b.h.Environ = environ
+	b.Result = Result{Spec: &specs.Spec{Process: &specs.Process{Args: own.Command}}}
+	return b.environment()
 }
 
 func fill(env map[string]variable, name, value string) {

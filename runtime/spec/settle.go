@@ -42,7 +42,8 @@ func (r *Result) Settle(mountpoint func(path string, dir bool) (string, error)) 
 }
 
 // misleads says whether a link may not lead from the path asked for to real.
-// Where nothing is mounted, as on a working directory, only /proc is refused.
+// Where nothing is mounted, as on a working directory, it may lead to the root, but not to
+// what is another thing for each process: /proc, and /dev, whose links lead there.
 func (r *Result) misleads(asked, real string) bool {
 	switch asked {
 	case "/proc", "/sys", "/dev":
@@ -51,5 +52,5 @@ func (r *Result) misleads(asked, real string) bool {
 	if slices.ContainsFunc(r.Spec.Mounts, func(m specs.Mount) bool { return m.Destination == asked }) {
 		return Reserved(real) != nil
 	}
-	return below(real, "/proc")
+	return real != "/" && (Reserved(real) != nil || below(real, "/dev"))
 }

@@ -111,6 +111,8 @@ type Result struct {
 	Umounts     []string     // to be unmounted lazily after all mounts
 	StopSignal  syscall.Signal
 	Notes       []string // what was ignored or decided otherwise than the image asks, a line each
+
+	further *builder // what Environ needs
 }
 
 // Build decides how the request is run in the image on the host. It does not
@@ -120,5 +122,6 @@ func Build(r Request, img Image, h Host, root Root) (*Result, error) {
 	if err := b.build(); err != nil {
 		return nil, err
 	}
+	b.further = b
 	return &b.Result, nil
 }
