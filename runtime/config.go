@@ -43,8 +43,9 @@ type Config struct {
 	// Linger is called when the first process has ended; the container's others live
 	// until it returns. It may be nil.
 	Linger func()
-	// Placed is called with the host's pid of PID 1 before it mounts anything, so
-	// that it can be put into its cgroup. It may be nil.
+	// Placed is called with the host's pid of PID 1 before it mounts anything, and of each
+	// process that joins before it is inside, so that it can be put into its cgroup. It
+	// may be nil.
 	Placed func(pid int) error
 	Log    *slog.Logger // nil: none
 }

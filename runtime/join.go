@@ -32,6 +32,9 @@ func (c *Container) joinPlan(j *JoinProcess, spaces []space) *plan.Plan {
 	}
 	// It still has a copy of the supervisor's memory when it is inside.
 	b.call(unix.SYS_PRCTL, "prctl", "not dumpable", plan.Num(unix.PR_SET_DUMPABLE), plan.Num(0))
+	if c.config.Placed != nil && !j.ambient {
+		b.special(plan.Sync, "sendto", "the supervisor, to be put into the cgroup").Note = plan.NoteEnter
+	}
 	for i, s := range spaces {
 		r := plan.Given + plan.Reg(i)
 		b.call(unix.SYS_SETNS, "setns", s.name, plan.Fd(r), plan.Num(s.flag))
@@ -89,6 +92,13 @@ func (c *Container) join(ctx context.Context, j JoinProcess) (*Process, error) {
 			break
 		}
 		switch {
+		case r.Note == plan.NoteEnter:
+			err = c.config.Placed(sock.outer.pid)
+			if err = errors.Join(err, fork.Answer(sock.fd, 0)); err != nil {
+				_ = sock.outer.signal(syscall.SIGKILL)
+				_, _ = sock.outer.wait()
+				return nil, fmt.Errorf("join container: %w", err)
+			}
 		case r.Errno != 0:
 			failed = &r
 		case r.PID != 0:

@@ -93,6 +93,7 @@ type runFlags struct {
 	verbose    bool
 	quiet      bool
 	rootSize   sizeFlag
+	limits     limitFlags
 	shmSize    sizeFlag
 	tmpSize    sizeFlag
 	timeout    time.Duration
@@ -128,6 +129,7 @@ func newRunFlags(env *cli.Env, cmd *cobra.Command) *runFlags {
 	fl.Var(&f.rootSize, "container-root-size", "how much a writable container without a name may write, in memory")
 	fl.Var(&f.shmSize, "shm-size", "size of /dev/shm (default: the machine's memory)")
 	fl.Var(&f.tmpSize, "tmp-size", "size of /tmp and /run (default: half of the machine's memory)")
+	f.limits.add(fl)
 	fl.DurationVar(&f.timeout, "timeout", 0, "end the command after this time, as 90s or 2h: SIGTERM, 10 s later SIGKILL")
 	fl.BoolVar(&f.local, "local", false, "run here, even if a cluster is configured")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "print the operations that would start the container")
@@ -295,6 +297,10 @@ func (f *runFlags) options() (step.Options, *runImages, error) {
 	o.Image, o.Hold, o.Save = images.open, images.hold, images.save
 	o.SaveTo, o.RootSize, o.Timeout = f.save, f.rootSize.n, f.timeout
 	o.Scratch = scratchDir(images.store.Dir())
+	if o.Limits, err = f.limits.options(f.imageFlags.env.Stderr); err != nil {
+		images.close()
+		return o, nil, err
+	}
 	return o, images, nil
 }
 

@@ -28,6 +28,9 @@ func (s *step) prepare(ctx context.Context) error {
 		return err
 	}
 	s.onClose(s.dir.remove)
+	if err := s.limit(ctx); err != nil {
+		return err
+	}
 	config, err := s.climb(ctx)
 	if err != nil {
 		return err

@@ -47,6 +47,9 @@ func (s *step) configFor(ctx context.Context, rung string) (*runtime.Config, err
 		Orphan: runtime.Orphan{Message: "gangway: error: the container's supervisor died, and the container with it\n", Remove: s.dir.orphan()},
 		Log:    s.Log,
 	}
+	if s.group != nil {
+		c.Placed = s.place
+	}
 	var err error
 	switch rung {
 	case rungDir, rungDirOverlay:

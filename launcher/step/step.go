@@ -37,6 +37,7 @@ import (
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/fsx"
 	"github.com/gangway-hpc/gangway/runtime"
+	"github.com/gangway-hpc/gangway/runtime/cgroup"
 	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
@@ -95,6 +96,8 @@ type Options struct {
 	// half of the machine's memory.
 	RootSize int64
 	Timeout  time.Duration // from the start of the command; 0 is none
+
+	Limits Limits
 
 	Dirs       []string // for run directories, see RunDirs
 	Containers string   // for named containers, see NamedDir; empty: there are none
@@ -186,6 +189,8 @@ type step struct {
 	container  *runtime.Container
 	server     *server
 	ranks      *ranks
+	group      *cgroup.Group // nil: none is wanted
+	memory     *cgroup.Watch // nil: there is no limit
 	confined   *confined
 	saved      string // directory of what was written
 	complete   bool   // the command ran to its end, or to that of its time
@@ -456,13 +461,12 @@ func (s *step) run(ctx context.Context) error {
 	s.phase("command", "")
 	switch {
 	case cause != nil:
-		return cause
+		err = cause
 	case err != nil:
-		return err
 	case status.Code != 0:
-		return fault.Exit(status.Code)
+		err = fault.Exit(status.Code)
 	}
-	return nil
+	return s.used(err)
 }
 
 // grace is how long a command has to end by itself once its time is over.

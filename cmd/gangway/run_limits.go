@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/gangway-hpc/gangway/launcher/step"
+	"github.com/gangway-hpc/gangway/runtime/cgroup"
+)
+
+// limitFlags say how much of the machine a container may use.
+type limitFlags struct {
+	limits  cgroup.Limits
+	require bool
+	stats   bool
+}
+
+func (f *limitFlags) add(fl *pflag.FlagSet) {
+	fl.Var(newValue(&f.limits.CPUs, "N", cgroup.ParseCPUs), "cpus", "CPU time that the container may use: 2, or 0.5")
+	fl.Var(newValue(&f.limits.CPUSet, "LIST", cgroup.ParseSet), "cpuset", "the CPUs that it may use: 0-3,8")
+	fl.Var(newValue(&f.limits.Memory, "SIZE", cgroup.ParseMemory), "mem", "memory that it may use: 16G; a number alone is MiB")
+	fl.Var(newValue(&f.limits.Pids, "N", cgroup.ParsePids), "pids-limit", "processes and threads that it may have")
+	fl.BoolVar(&f.require, "require-cgroup", false, "run nothing unless all limits are enforced by the kernel")
+	fl.BoolVar(&f.stats, "stats", false, "print at the end what was used")
+}
+
+// options checks the limits against the machine.
+func (f *limitFlags) options(w io.Writer) (step.Limits, error) {
+	l := step.Limits{Limits: f.limits, Require: f.require}
+	if f.stats {
+		l.Stats = func(used cgroup.Stats, rung string) { printStats(w, used, rung) }
+	}
+	return l, f.limits.Check(cgroup.Here("/proc", "/sys"))
+}
+
+func printStats(w io.Writer, s cgroup.Stats, rung string) {
+	parts := []string{"cgroup " + rung}
+	unknown := func(name string) bool {
+		for _, u := range s.Unknown {
+			if u == name {
+				return true
+			}
+		}
+		return false
+	}
+	part := func(name, format string, args ...any) {
+		if !unknown(name) {
+			parts = append(parts, fmt.Sprintf(format, args...))
+		}
+	}
+	part("CPU", "cpu %s", s.CPU.Round(time.Millisecond))
+	part("Throttled", "throttled %s", s.Throttled.Round(time.Millisecond))
+	part("MemoryPeak", "memory peak %s", cgroup.Bytes(s.MemoryPeak))
+	part("PidsPeak", "processes peak %d", s.PidsPeak)
+	part("ReadBytes", "read %s", cgroup.Bytes(int64(s.ReadBytes)))
+	part("WriteBytes", "written %s", cgroup.Bytes(int64(s.WriteBytes)))
+	part("CPUPressure", "waited for cpu %s", s.CPUPressure.Some.Round(time.Millisecond))
+	part("MemoryPressure", "for memory %s", s.MemoryPressure.Some.Round(time.Millisecond))
+	part("IOPressure", "for io %s", s.IOPressure.Some.Round(time.Millisecond))
+	fmt.Fprintf(w, "gangway: used: %s\n", strings.Join(parts, ", "))
+}
+
+// value is a flag that a function reads.
+type value[T any] struct {
+	to    *T
+	kind  string
+	text  string
+	parse func(string) (T, error)
+}
+
+func newValue[T any](to *T, kind string, parse func(string) (T, error)) *value[T] {
+	return &value[T]{to: to, kind: kind, parse: parse}
+}
+
+// Set implements pflag.Value.
+func (v *value[T]) Set(text string) (err error) {
+	v.text = text
+	*v.to, err = v.parse(text)
+	return err
+}
+
+// String implements pflag.Value.
+func (v *value[T]) String() string { return v.text }
+
+// Type implements pflag.Value.
+func (v *value[T]) Type() string { return v.kind }
