@@ -94,6 +94,7 @@ type runFlags struct {
 	quiet      bool
 	rootSize   sizeFlag
 	limits     limitFlags
+	devices    deviceFlags
 	shmSize    sizeFlag
 	tmpSize    sizeFlag
 	timeout    time.Duration
@@ -130,6 +131,7 @@ func newRunFlags(env *cli.Env, cmd *cobra.Command) *runFlags {
 	fl.Var(&f.shmSize, "shm-size", "size of /dev/shm (default: the machine's memory)")
 	fl.Var(&f.tmpSize, "tmp-size", "size of /tmp and /run (default: half of the machine's memory)")
 	f.limits.add(fl)
+	f.devices.add(fl)
 	fl.DurationVar(&f.timeout, "timeout", 0, "end the command after this time, as 90s or 2h: SIGTERM, 10 s later SIGKILL")
 	fl.BoolVar(&f.local, "local", false, "run here, even if a cluster is configured")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "print the operations that would start the container")
@@ -297,6 +299,7 @@ func (f *runFlags) options() (step.Options, *runImages, error) {
 	o.Image, o.Hold, o.Save = images.open, images.hold, images.save
 	o.SaveTo, o.RootSize, o.Timeout = f.save, f.rootSize.n, f.timeout
 	o.Scratch = scratchDir(images.store.Dir())
+	o.Devices = f.devices.options()
 	if o.Limits, err = f.limits.options(f.imageFlags.env.Stderr); err != nil {
 		images.close()
 		return o, nil, err

@@ -15,7 +15,7 @@ import (
 // Limits are what a container may use, and what becomes known of it.
 type Limits struct {
 	cgroup.Limits
-	Require bool                                // everything is enforced, or nothing is run
+	Require bool                                 // everything is enforced, or nothing is run
 	Stats   func(used cgroup.Stats, rung string) // is told at the end what was used; may be nil
 }
 

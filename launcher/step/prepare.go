@@ -28,6 +28,9 @@ func (s *step) prepare(ctx context.Context) error {
 		return err
 	}
 	s.onClose(s.dir.remove)
+	if err := s.devices(ctx); err != nil {
+		return err
+	}
 	if err := s.limit(ctx); err != nil {
 		return err
 	}

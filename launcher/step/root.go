@@ -74,6 +74,9 @@ func (s *step) build(in spec.Root, file func(spec.File) error, mountpoint func(p
 	if s.built, err = spec.Build(s.Request, s.image.Config, s.host, in); err != nil {
 		return err
 	}
+	if err := s.apply(); err != nil {
+		return err
+	}
 	for _, f := range s.built.Files {
 		if err := file(f); err != nil {
 			return rootFault(f.Path, err)

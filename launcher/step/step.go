@@ -97,7 +97,8 @@ type Options struct {
 	RootSize int64
 	Timeout  time.Duration // from the start of the command; 0 is none
 
-	Limits Limits
+	Limits  Limits
+	Devices Devices
 
 	Dirs       []string // for run directories, see RunDirs
 	Containers string   // for named containers, see NamedDir; empty: there are none
@@ -189,6 +190,7 @@ type step struct {
 	container  *runtime.Container
 	server     *server
 	ranks      *ranks
+	given      *given        // by hooks; nil: nothing
 	group      *cgroup.Group // nil: none is wanted
 	memory     *cgroup.Watch // nil: there is no limit
 	confined   *confined
