@@ -146,12 +146,12 @@ func runFiltered(args []string) error {
 		return err
 	}
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	return runOnce(c)
+	return runOnce(c, ProbeFeatures())
 }
 
-// runOnce runs a container that must end well.
-func runOnce(c *Config) error {
-	box, err := Prepare(context.Background(), c)
+// runOnce runs a container that must end well on a kernel with these features.
+func runOnce(c *Config, f Features) error {
+	box, err := prepare(context.Background(), c, f)
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func runWithoutNamespaces(args []string) error {
 	if err != nil {
 		return err
 	}
-	return runOnce(c)
+	return runOnce(c, ProbeFeatures())
 }
 
 // TestProbeMoveMount: a filter's refusal of move_mount is told from the kernel's to those who

@@ -18,6 +18,7 @@ import (
 type Process struct {
 	process  process
 	terminal *os.File
+	stopped  chan syscall.Signal
 	gone     chan struct{}
 	status   Status
 	cause    error
@@ -81,7 +82,7 @@ func (c *Container) join(ctx context.Context, j JoinProcess) (*Process, error) {
 		return nil, fmt.Errorf("join container: %w", err)
 	}
 	defer func() { _ = unix.Close(sock.fd) }()
-	proc := &Process{process: process{pidfd: -1}, gone: make(chan struct{})}
+	proc := &Process{process: process{pidfd: -1}, stopped: make(chan syscall.Signal, 1), gone: make(chan struct{})}
 	var failed *fork.Record
 	for {
 		r, fd, err := fork.Receive(sock.fd)
@@ -206,7 +207,12 @@ func (c *Container) dupSpaces(k *kept, ambient bool) ([]space, error) {
 
 // watch waits for the process. It must be waited for at once: PID 1 cannot end before.
 func (p *Process) watch() {
-	status, err := p.process.wait()
+	status, err := p.process.follow(func(s syscall.Signal) {
+		select {
+		case p.stopped <- s:
+		default: // nobody listens
+		}
+	})
 	p.status, p.cause = statusOf(status), err
 	close(p.gone)
 }
@@ -216,6 +222,9 @@ func (p *Process) Wait() (Status, error) {
 	<-p.gone
 	return p.status, p.cause
 }
+
+// Stopped tells of signals that stopped it.
+func (p *Process) Stopped() <-chan syscall.Signal { return p.stopped }
 
 // Signal sends it a signal.
 func (p *Process) Signal(s syscall.Signal) error { return p.process.signal(s) }

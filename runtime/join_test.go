@@ -155,7 +155,7 @@ func runRefused(args []string) error {
 	if err != nil {
 		return err
 	}
-	return runOnce(c)
+	return runOnce(c, ProbeFeatures())
 }
 
 // TestRefused: what a container cannot do without is named where it is refused.

@@ -44,31 +44,55 @@ func (p *process) signal(s syscall.Signal) error {
 }
 
 // wait waits for the end.
-func (p *process) wait() (syscall.WaitStatus, error) {
-	// First without reaping, so that the number stays its own until it is known that
-	// nobody signals it any more.
-	var info unix.Siginfo
+func (p *process) wait() (syscall.WaitStatus, error) { return p.follow(nil) }
+
+// follow waits for the end, and tells of stops before it unless told is nil.
+func (p *process) follow(told func(syscall.Signal)) (syscall.WaitStatus, error) {
+	options := unix.WEXITED | unix.WNOWAIT | unix.WALL
+	if told != nil {
+		options |= unix.WSTOPPED
+	}
 	for {
-		err := unix.Waitid(unix.P_PID, p.pid, &info, unix.WEXITED|unix.WNOWAIT|unix.WALL, nil)
-		if err == nil {
-			break
+		// First without reaping, so that the number stays its own until it is known that
+		// nobody signals it any more.
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PID, p.pid, &info, options, nil)
+		if errors.Is(err, syscall.EINTR) {
+			continue
 		}
-		if !errors.Is(err, syscall.EINTR) {
+		var status syscall.WaitStatus
+		if err == nil {
+			status, err = p.reap()
+		}
+		switch {
+		case err != nil:
 			return 0, fmt.Errorf("wait for process %d: %w", p.pid, err)
+		case status.Exited() || status.Signaled():
+			return status, nil
+		case status.Stopped() && told != nil:
+			told(status.StopSignal())
 		}
 	}
+}
+
+// continued is the status of a process that neither ended nor stopped.
+const continued syscall.WaitStatus = 0xffff
+
+// reap takes what is known of a process; a stop is told once.
+func (p *process) reap() (syscall.WaitStatus, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.done = true
-	var status syscall.WaitStatus
 	for {
-		_, err := syscall.Wait4(p.pid, &status, unix.WALL, nil)
-		if err == nil {
-			return status, nil
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(p.pid, &status, syscall.WUNTRACED|syscall.WNOHANG|unix.WALL, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case pid == 0:
+			status = continued
 		}
-		if !errors.Is(err, syscall.EINTR) {
-			return 0, fmt.Errorf("wait for process %d: %w", p.pid, err)
-		}
+		p.done = err == nil && (status.Exited() || status.Signaled())
+		return status, err
 	}
 }
 

@@ -1,9 +1,7 @@
 package runtime
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -76,16 +74,5 @@ func runLess(c *Config, without string) error {
 	case "all":
 		f = Features{}
 	}
-	box, err := prepare(context.Background(), c, f)
-	if err != nil {
-		return err
-	}
-	if err := box.Start(); err != nil {
-		return err
-	}
-	status, err := box.Wait()
-	if err == nil && status.Code != 0 {
-		err = fmt.Errorf("code %d", status.Code)
-	}
-	return errors.Join(err, box.Close())
+	return runOnce(c, f)
 }

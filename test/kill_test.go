@@ -58,7 +58,7 @@ func TestKill(t *testing.T) {
 	if os.Getenv("GANGWAY_TEST_LONG") != "" {
 		rounds = 1000
 	}
-	mounts := mountinfo(t)
+	mounts := mountsOf(t, k.dir)
 	for n := range rounds {
 		victim := []string{"supervisor", "init", "command"}[n%3]
 		writable := n%2 == 0
@@ -68,7 +68,7 @@ func TestKill(t *testing.T) {
 		// With a pid namespace the end waits for the host's init to bury what joined,
 		// which not every sandbox's does.
 		k.kill(t, victim, when, writable, hostPID, hostPID && n%5 == 0)
-		if now := mountinfo(t); now != mounts {
+		if now := mountsOf(t, k.dir); now != mounts {
 			t.Fatalf("mounts are left over:\n%s\nbefore:\n%s", now, mounts)
 		}
 	}
@@ -131,8 +131,20 @@ func (k *kills) kill(t *testing.T, victim string, when time.Duration, writable, 
 		joined := k.join(t, cmd.Process.Pid)
 		defer func() { _ = joined.Wait() }() // it was killed
 	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	var err error
 	moment := time.Now().Add(when)
-	for {
+	var deadline time.Time
+	// Again until it has ended: what was hit may have been one of the supervisor's children
+	// that only try something.
+	for waiting := true; waiting; {
+		select {
+		case err = <-ended:
+			waiting = false
+			continue
+		default:
+		}
 		pids := k.processes(t)
 		target := 0
 		for pid, p := range pids {
@@ -158,11 +170,9 @@ func (k *kills) kill(t *testing.T, victim string, when time.Duration, writable, 
 			if err := syscall.Kill(target, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 				t.Fatal(err)
 			}
-			break
+			deadline = time.Now().Add(time.Second)
 		}
 	}
-	deadline := time.Now().Add(time.Second)
-	err := cmd.Wait()
 	if err == nil {
 		t.Fatal("the run succeeded though it was killed")
 	}
@@ -238,11 +248,19 @@ func (k *kills) processes(t *testing.T) map[int]alive {
 	return all
 }
 
-func mountinfo(t *testing.T) string {
+// mountsOf are the mounts that this process sees below a directory, or of Gangway's. Other
+// tests mount, too.
+func mountsOf(t *testing.T, dir string) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(b)
+	var mine []string
+	for line := range strings.Lines(string(b)) {
+		if strings.Contains(line, dir) || strings.Contains(line, "gangway") {
+			mine = append(mine, line)
+		}
+	}
+	return strings.Join(mine, "")
 }

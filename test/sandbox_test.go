@@ -100,7 +100,7 @@ func TestSandbox(t *testing.T) {
 			if c.code == 0 && c.out == "" {
 				c.out = ran
 			}
-			mounts := mountinfo(t)
+			mounts := mountsOf(t, p.dir)
 			outcomeOf(t, c.in.within(t, p.command(append(args, "--", "sh", "-c", c.command)...))).want(t, c.code, c.out, c.err)
 			if c.code == 125 || c.doctor {
 				// What runs is what the doctor says runs.
@@ -110,7 +110,7 @@ func TestSandbox(t *testing.T) {
 				}
 				outcomeOf(t, c.in.within(t, p.command("doctor", "--json", "--keep"))).want(t, code, `"can_run": *`+can, errs)
 			}
-			if mountinfo(t) != mounts {
+			if mountsOf(t, p.dir) != mounts {
 				t.Error("mounts of the host changed")
 			}
 		})

@@ -141,9 +141,6 @@ func (o *ExecOptions) pass(c *net.UnixConn, end syscall.Signal, signals <-chan o
 		select {
 		case s := <-signals:
 			_ = send(c, execSignal{int(s.(syscall.Signal))})
-			if s == syscall.SIGTSTP { // the shell that started us waits for it
-				_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-			}
 		case <-limit:
 			overdue = true
 			_ = send(c, execSignal{int(end)})
@@ -164,11 +161,18 @@ func tooLong(limit time.Duration) error {
 	}
 }
 
-// outcome waits for the end of the command.
+// outcome waits for the end of the command, and stops when it does.
 func outcome(c *net.UnixConn) error {
 	var reply execReply
-	if _, err := receive(c, &reply, 0); err != nil {
-		return lost(err)
+	for {
+		reply = execReply{}
+		if _, err := receive(c, &reply, 0); err != nil {
+			return lost(err)
+		}
+		if reply.Stopped == 0 {
+			break
+		}
+		stopWith(syscall.Signal(reply.Stopped))
 	}
 	switch {
 	case reply.Error != nil:

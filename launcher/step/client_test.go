@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// TestExecUnanswered: who waits for a supervisor that does nothing is told after a while,
-// and can be told to end before that.
-func TestExecUnanswered(t *testing.T) {
-	d, err := newRunDir(t.Context(), filepath.Join(t.TempDir(), "run"))
+// newListener makes the directory of a run within base, and its socket.
+func newListener(t *testing.T, base string) (*runDir, *net.UnixListener) {
+	t.Helper()
+	d, err := newRunDir(t.Context(), base)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +23,14 @@ func TestExecUnanswered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { l.Close() })
+	return d, l
+}
+
+// TestExecUnanswered: who waits for a supervisor that does nothing is told after a while,
+// and can be told to end before that.
+func TestExecUnanswered(t *testing.T) {
+	d, _ := newListener(t, filepath.Join(t.TempDir(), "run"))
 	if err := d.publish(&State{ID: d.id(), Name: "deaf", Supervisor: 4711}); err != nil {
 		t.Fatal(err)
 	}
@@ -47,15 +54,7 @@ func TestExecUnanswered(t *testing.T) {
 
 // TestExecOverdue: a command whose time is over gets the signal that its image asks for.
 func TestExecOverdue(t *testing.T) {
-	d, err := newRunDir(t.Context(), filepath.Join(t.TempDir(), "run"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := d.listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	d, l := newListener(t, filepath.Join(t.TempDir(), "run"))
 	if err := d.publish(&State{ID: d.id(), StopSignal: int(syscall.SIGQUIT)}); err != nil {
 		t.Fatal(err)
 	}

@@ -116,9 +116,9 @@ func TestRunDirs(t *testing.T) {
 // TestNamedOfOthers: a directory that is no container is neither made one nor removed.
 func TestNamedOfOthers(t *testing.T) {
 	base := t.TempDir()
-	writeAll(t, base, "project/main.c", "work/work/x", "locked/lock", "locked/mine")
+	writeAll(t, base, "project/main.c", "job/work/x", "locked/lock", "locked/mine")
 	before := all(t, base)
-	for _, name := range []string{"project", "work", "locked"} {
+	for _, name := range []string{"project", "job", "locked"} {
 		if _, err := createNamed(t.Context(), base, Named{Name: name}, noHold); err == nil || !strings.Contains(err.Error(), "is no container") {
 			t.Errorf("create %s: %v", name, err)
 		}

@@ -66,12 +66,13 @@ type execSignal struct {
 }
 
 // execReply tells, in this order: that the process runs, and the terminal's other end
-// comes along; how it ended.
+// comes along; each time a signal stopped it; how it ended.
 type execReply struct {
-	PID   int        `json:"pid,omitempty"`
-	Exit  *int       `json:"exit,omitempty"`
-	Ended bool       `json:"ended,omitempty"` // the container, before the process could start
-	Error *wireFault `json:"error,omitempty"`
+	PID     int        `json:"pid,omitempty"`
+	Stopped int        `json:"stopped,omitempty"`
+	Exit    *int       `json:"exit,omitempty"`
+	Ended   bool       `json:"ended,omitempty"` // the container, before the process could start
+	Error   *wireFault `json:"error,omitempty"`
 }
 
 // wireFault is a fault.Error that was made elsewhere.

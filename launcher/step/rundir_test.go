@@ -21,15 +21,7 @@ import (
 // left behind is found and removed, what lives is not.
 func TestRunDir(t *testing.T) {
 	base := filepath.Join(t.TempDir(), strings.Repeat("long", 40)) // longer than a socket's name may be
-	d, err := newRunDir(t.Context(), base)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := d.listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	d, _ := newListener(t, base)
 	inside := exec.CommandContext(t.Context(), "sleep", "60") // in a pid namespace that is not ours
 	inside.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID}
 	if err := inside.Start(); err != nil {

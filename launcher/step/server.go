@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -183,7 +184,15 @@ func (s *server) answer(ctx context.Context, c *net.UnixConn, answered func()) e
 	}
 	answered()
 	s.wg.Go(func() { follow(c, p) })
+	done := make(chan struct{})
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		tellStops(c, p, done)
+	}()
 	status, err := p.Wait()
+	close(done)
+	<-told // two messages at a time would be none
 	if err != nil {
 		return err
 	}
@@ -223,8 +232,47 @@ func follow(c *net.UnixConn, p *runtime.Process) {
 			_ = p.Signal(syscall.SIGHUP) // it may have ended
 			return
 		}
-		if m.Signal > 0 && m.Signal <= 64 {
-			_ = p.Signal(syscall.Signal(m.Signal))
+		sig := syscall.Signal(m.Signal)
+		if sig == syscall.SIGTSTP && byDefault(p.PID(), sig) {
+			// Else the kernel does nothing where the shell that started the supervisor
+			// is gone: it stops no orphaned process group.
+			sig = syscall.SIGSTOP
+		}
+		if sig > 0 && sig <= 64 {
+			_ = p.Signal(sig)
+		}
+	}
+}
+
+// byDefault says whether a process neither handles nor ignores a signal.
+func byDefault(pid int, sig syscall.Signal) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return false // it has ended
+	}
+	for line := range strings.Lines(string(b)) {
+		field, value, _ := strings.Cut(line, ":")
+		if field == "SigIgn" || field == "SigCgt" {
+			set, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+			if err != nil || set>>(sig-1)&1 != 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// tellStops tells whoever asked of stops, until done.
+func tellStops(c *net.UnixConn, p *runtime.Process, done <-chan struct{}) {
+	for {
+		select {
+		case sig := <-p.Stopped():
+			if sig == syscall.SIGSTOP {
+				sig = syscall.SIGTSTP // see follow
+			}
+			_ = send(c, execReply{Stopped: int(sig)}) // if he is gone, nobody wants to know
+		case <-done:
+			return
 		}
 	}
 }

@@ -491,7 +491,7 @@ func (s *step) watch(signals <-chan os.Signal, done <-chan struct{}) (cause erro
 			// It may have ended just now.
 			_ = s.container.Signal(sig.(syscall.Signal))
 		case sig := <-s.container.Stopped():
-			s.stopWithIt(sig)
+			stopWith(sig)
 		case <-limit:
 			cause = tooLong(s.Timeout)
 			s.ranks.end()
@@ -512,10 +512,10 @@ func (s *step) watch(signals <-chan os.Signal, done <-chan struct{}) (cause erro
 	}
 }
 
-// stopWithIt stops this process when a terminal stopped the command, so that the shell
+// stopWith stops this process when a terminal stopped the command, so that the shell
 // that started us sees it; SIGCONT, which is passed on as other signals are, continues
 // both. A command that stops itself is waited for.
-func (s *step) stopWithIt(sig syscall.Signal) {
+func stopWith(sig syscall.Signal) {
 	if sig != syscall.SIGTSTP && sig != syscall.SIGTTIN && sig != syscall.SIGTTOU {
 		return
 	}
