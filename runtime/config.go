@@ -84,10 +84,11 @@ type Overlay struct {
 	Program string
 }
 
-// Addition is a directory or a file that is put over a Dir.
+// Addition is a directory, a symbolic link or a file that is put over a Dir.
 type Addition struct {
 	Path    string // absolute, without symbolic links
 	Dir     bool
+	Link    string // what a link says
 	Content []byte
 	Mode    fs.FileMode // permissions; 0 is 0755 or 0644
 }

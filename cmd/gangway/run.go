@@ -299,7 +299,13 @@ func (f *runFlags) options() (step.Options, *runImages, error) {
 	o.Image, o.Hold, o.Save = images.open, images.hold, images.save
 	o.SaveTo, o.RootSize, o.Timeout = f.save, f.rootSize.n, f.timeout
 	o.Scratch = scratchDir(images.store.Dir())
-	o.Devices = f.devices.options()
+	if o.Devices, err = f.devices.options(&images.config, f.imageFlags.env.Getenv); err == nil {
+		o.Hooks, err = hookOptions(&images.config, f.imageFlags.env.Getenv)
+	}
+	if err != nil {
+		images.close()
+		return o, nil, err
+	}
 	if o.Limits, err = f.limits.options(f.imageFlags.env.Stderr); err != nil {
 		images.close()
 		return o, nil, err

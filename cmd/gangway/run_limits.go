@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/gangway-hpc/gangway/hooks/nvml"
+	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/launcher/step"
 	"github.com/gangway-hpc/gangway/runtime/cgroup"
 )
@@ -21,18 +24,41 @@ type limitFlags struct {
 
 func (f *limitFlags) add(fl *pflag.FlagSet) {
 	fl.Var(newValue(&f.limits.CPUs, "N", cgroup.ParseCPUs), "cpus", "CPU time that the container may use: 2, or 0.5")
-	fl.Var(newValue(&f.limits.CPUSet, "LIST", cgroup.ParseSet), "cpuset", "the CPUs that it may use: 0-3,8")
+	fl.Var(newValue(&f.limits.CPUSet, "LIST", parseCPUSet), "cpuset", "the CPUs that it may use: 0-3,8")
 	fl.Var(newValue(&f.limits.Memory, "SIZE", cgroup.ParseMemory), "mem", "memory that it may use: 16G; a number alone is MiB")
-	fl.Var(newValue(&f.limits.Pids, "N", cgroup.ParsePids), "pids-limit", "processes and threads that it may have")
+	fl.Var(newValue(&f.limits.Pids, "N", parsePids), "pids-limit", "processes and threads that it may have, PID 1 among them")
 	fl.BoolVar(&f.require, "require-cgroup", false, "run nothing unless all limits are enforced by the kernel")
 	fl.BoolVar(&f.stats, "stats", false, "print at the end what was used")
+}
+
+// parseCPUSet refuses what the kernel's files may say: no CPU at all.
+func parseCPUSet(text string) (cgroup.Set, error) {
+	set, err := cgroup.ParseSet(text)
+	if err == nil && len(set) == 0 {
+		err = fault.Usage(errors.New("it names no CPU"), "write a list, as in 0-3,8; or leave it out")
+	}
+	return set, err
+}
+
+// parsePids refuses what no container fits in: its PID 1 starts the command.
+func parsePids(text string) (int64, error) {
+	n, err := cgroup.ParsePids(text)
+	if err == nil && n == 1 {
+		err = fault.Usage(errors.New("a container has two processes at least, PID 1 and the command"), "write 2 or more, or unlimited")
+	}
+	return n, err
 }
 
 // options checks the limits against the machine.
 func (f *limitFlags) options(w io.Writer) (step.Limits, error) {
 	l := step.Limits{Limits: f.limits, Require: f.require}
 	if f.stats {
-		l.Stats = func(used cgroup.Stats, rung string) { printStats(w, used, rung) }
+		l.Stats = func(used cgroup.Stats, rung string, gpus []nvml.Use) {
+			printStats(w, used, rung)
+			for _, g := range gpus {
+				fmt.Fprintf(w, "gangway: used: %s\n", gpuStats(g))
+			}
+		}
 	}
 	return l, f.limits.Check(cgroup.Here("/proc", "/sys"))
 }
@@ -62,6 +88,24 @@ func printStats(w io.Writer, s cgroup.Stats, rung string) {
 	part("MemoryPressure", "for memory %s", s.MemoryPressure.Some.Round(time.Millisecond))
 	part("IOPressure", "for io %s", s.IOPressure.Some.Round(time.Millisecond))
 	fmt.Fprintf(w, "gangway: used: %s\n", strings.Join(parts, ", "))
+}
+
+// gpuStats says what a GPU did.
+func gpuStats(g nvml.Use) string {
+	text := g.UUID
+	if g.GPUPercent != nil {
+		text += fmt.Sprintf(", busy %.0f %%", *g.GPUPercent)
+	}
+	if g.MemoryPeak != nil && g.MemoryTotal != nil {
+		text += fmt.Sprintf(", memory peak %s of %s", cgroup.Bytes(int64(*g.MemoryPeak)), cgroup.Bytes(int64(*g.MemoryTotal)))
+	}
+	if g.Joules != nil {
+		text += fmt.Sprintf(", energy %.0f J", *g.Joules)
+	}
+	if g.GPUPercent == nil && g.MemoryPeak == nil && g.Joules == nil {
+		text += ", its driver tells nothing"
+	}
+	return text
 }
 
 // value is a flag that a function reads.

@@ -49,11 +49,11 @@ printf("%s %s\n", a[i], m ? m->l_name : "none"); } return 0; }`)
 		image nvidia.Loaded
 		want  []string
 	}{
-		{d.Loader(host.FS(), nvidia.Default), []string{
+		{nvidia.Load(host.FS(), d.Needs(nvidia.Default)), []string{
 			"libcuda.so.1 " + nvidia.LibDir + "/libcuda.so.1", "libcuda.so " + nvidia.LibDir, "libcuda.so." + d.Version + " " + nvidia.LibDir,
 		}},
 		// The image's libcuda is not in this root: the loader looks there and nowhere else.
-		{d.Loader(newer, nvidia.Default), []string{"libcuda.so.1 none", "libcuda.so none", "libcuda.so." + d.Version + " none"}},
+		{nvidia.Load(newer, d.Needs(nvidia.Default)), []string{"libcuda.so.1 none", "libcuda.so none", "libcuda.so." + d.Version + " none"}},
 	} {
 		var script strings.Builder
 		dir := t.TempDir()

@@ -34,7 +34,7 @@ func Example() {
 	for _, device := range given {
 		fmt.Println(spec.Kind + "=" + device.Name)
 	}
-	loaded := driver.Loader(os.DirFS("/the/image"), capabilities)
+	loaded := nvidia.Load(os.DirFS("/the/image"), driver.Needs(capabilities))
 	facts := driver.Facts()
 	if loaded.Compat.Use {
 		facts.CUDA = loaded.Compat.CUDA

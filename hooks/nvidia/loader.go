@@ -162,21 +162,41 @@ type Generated struct {
 	Content []byte
 }
 
+// Needs are the libraries that an image's loaders have to find. They are data, so that
+// a process may look into the image that knows nothing else.
+type Needs struct {
+	Facts   Facts // of the driver, for CompatLibcuda; zero: libcuda is not to be chosen
+	Entries []ldcache.Entry
+	Dirs    []string // of the container, in which they are
+}
+
+// Needs are what the driver gives for these capabilities.
+func (d *Driver) Needs(c Capabilities) Needs {
+	n := Needs{Facts: d.Facts(), Entries: d.Entries(c), Dirs: []string{LibDir}}
+	if c&Compat32 != 0 {
+		n.Dirs = append(n.Dirs, LibDir32)
+	}
+	return n
+}
+
 // Loaded says what was done so that programs find the driver's libraries.
 type Loaded struct {
 	Files    []Generated    // for the container: its /etc/ld.so.cache, or musl's path
 	Compat   Compat         // which libcuda
-	Cache    ldcache.Report // what became of the image's cache
+	Cache    ldcache.Report `json:"-"` // what became of the image's cache
 	Warnings []string
 }
 
-// Loader makes the files by which the image's loader finds the driver's libraries:
+// Load makes the files by which the image's loader finds the driver's libraries:
 // for glibc its ld.so.cache merged with them, for musl the list of directories. An
 // image may have both. libcuda is chosen by CompatLibcuda. image is as there; what
 // of it cannot be read costs a warning.
-func (d *Driver) Loader(image fs.FS, capabilities Capabilities) Loaded {
-	l := Loaded{Compat: CompatLibcuda(image, d.Facts())}
-	entries := d.Entries(capabilities)
+func Load(image fs.FS, n Needs) Loaded {
+	var l Loaded
+	if n.Facts.Driver != "" {
+		l.Compat = CompatLibcuda(image, n.Facts)
+	}
+	entries := n.Entries
 	if l.Compat.Use {
 		entries = override(entries, l.Compat.Entries)
 	}
@@ -192,16 +212,13 @@ func (d *Driver) Loader(image fs.FS, capabilities Capabilities) Loaded {
 	l.Files = append(l.Files, Generated{"/etc/ld.so.cache", cache})
 	if st, err := fs.Stat(image, "etc/ld.so.conf.d"); err == nil && st.IsDir() {
 		// For an ldconfig that is run in the container, by a package manager say.
-		text := LibDir + "\n"
+		text := strings.Join(n.Dirs, "\n") + "\n"
 		if l.Compat.Use {
 			text = "/" + CompatDir + "\n" + text
 		}
-		if capabilities&Compat32 != 0 {
-			text += LibDir32 + "\n"
-		}
-		l.Files = append(l.Files, Generated{"/etc/ld.so.conf.d/00-gangway-nvidia.conf", []byte(text)})
+		l.Files = append(l.Files, Generated{"/etc/ld.so.conf.d/00-gangway.conf", []byte(text)})
 	}
-	if path, text, ok := muslPath(image); ok {
+	if path, text, ok := muslPath(image, n.Dirs); ok {
 		l.Files = append(l.Files, Generated{path, []byte(text)})
 		l.Warnings = append(l.Warnings, "the image's C library is musl, the driver's libraries are for glibc: without a compatibility library they cannot be loaded")
 	}
@@ -243,7 +260,7 @@ func readImage(image fs.FS, name string, limit int64) ([]byte, error) {
 
 // muslPath returns the file that tells musl's loader its directories, if the image
 // has that loader: the image's own list, or the default, and then the driver's.
-func muslPath(image fs.FS) (path, text string, ok bool) {
+func muslPath(image fs.FS, dirs []string) (path, text string, ok bool) {
 	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
 	loader := "ld-musl-" + arch
 	if _, err := fs.Stat(image, "lib/"+loader+".so.1"); err != nil {
@@ -254,5 +271,5 @@ func muslPath(image fs.FS) (path, text string, ok bool) {
 	if own, err := readImage(image, path, maxText); err == nil && len(own) > 0 {
 		text = strings.TrimRight(string(own), "\n")
 	}
-	return "/" + path, text + "\n" + LibDir + "\n", true
+	return "/" + path, text + "\n" + strings.Join(dirs, "\n") + "\n", true
 }

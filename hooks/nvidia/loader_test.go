@@ -90,7 +90,7 @@ func TestLoader(t *testing.T) {
 		{Name: "libcuda.so.1", Path: "/stub/libcuda.so.1", Flags: ldcache.HostFlags()},
 	}}
 	image["etc/ld.so.cache"] = &fstest.MapFile{Data: c.Bytes(), Mode: 0o644}
-	l := d.Loader(image, set)
+	l := nvidia.Load(image, d.Needs(set))
 	if len(l.Files) != 1 || l.Files[0].Path != "/etc/ld.so.cache" || len(l.Warnings) > 0 {
 		t.Fatalf("%+v", l)
 	}
@@ -106,11 +106,11 @@ func TestLoader(t *testing.T) {
 		}
 	}
 	image["etc/ld.so.conf.d/x.conf"] = &fstest.MapFile{}
-	if l := d.Loader(image, set); len(l.Files) != 2 || string(l.Files[1].Content) != "/"+nvidia.CompatDir+"\n"+nvidia.LibDir+"\n"+nvidia.LibDir32+"\n" {
+	if l := nvidia.Load(image, d.Needs(set)); len(l.Files) != 2 || string(l.Files[1].Content) != "/"+nvidia.CompatDir+"\n"+nvidia.LibDir+"\n"+nvidia.LibDir32+"\n" {
 		t.Errorf("for ldconfig: %q", l.Files[1].Content)
 	}
 	delete(image, nvidia.CompatDir+"/libcuda.so.590.44.01")
-	if got := find(t, d.Loader(image, set).Files[0].Content, "libcuda.so.1"); got != nvidia.LibDir+"/libcuda.so.1" {
+	if got := find(t, nvidia.Load(image, d.Needs(set)).Files[0].Content, "libcuda.so.1"); got != nvidia.LibDir+"/libcuda.so.1" {
 		t.Errorf("without compat libcuda is %q", got)
 	}
 }
@@ -131,7 +131,7 @@ func TestLoaderBadImage(t *testing.T) {
 		"huge":          {fstest.MapFS{"etc/ld.so.cache": {Data: make([]byte, ldcache.MaxSize+1)}}, 1},
 		"compat a file": {fstest.MapFS{nvidia.CompatDir: {Data: []byte("x")}}, 0},
 	} {
-		l := d.Loader(c.image, set)
+		l := nvidia.Load(c.image, d.Needs(set))
 		if len(l.Warnings) != c.warnings || find(t, l.Files[0].Content, "libcuda.so.1") != nvidia.LibDir+"/libcuda.so.1" {
 			t.Errorf("%s: %q", name, l.Warnings)
 		}
@@ -155,7 +155,7 @@ func TestLoaderLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Close() }()
-	l := d.Loader(r.FS(), set)
+	l := nvidia.Load(r.FS(), d.Needs(set))
 	if len(l.Warnings) != 1 || find(t, l.Files[0].Content, "libsecret.so") != "" {
 		t.Errorf("a link out of the image: %q", l.Warnings)
 	}
@@ -163,7 +163,7 @@ func TestLoaderLinks(t *testing.T) {
 		os.Symlink("../cache", root+"/usr/real/etc/ld.so.cache")); err != nil {
 		t.Fatal(err)
 	}
-	if l := d.Loader(r.FS(), set); len(l.Warnings) != 0 || find(t, l.Files[0].Content, "libsecret.so") != "/secret" {
+	if l := nvidia.Load(r.FS(), d.Needs(set)); len(l.Warnings) != 0 || find(t, l.Files[0].Content, "libsecret.so") != "/secret" {
 		t.Errorf("a link within the image: %q", l.Warnings)
 	}
 }
@@ -176,11 +176,12 @@ func TestMusl(t *testing.T) {
 		arch = "aarch64"
 	}
 	image := fstest.MapFS{"lib/ld-musl-" + arch + ".so.1": {Mode: 0o755}}
-	for own, want := range map[string]string{"": "/lib\n/usr/local/lib\n/usr/lib\n" + nvidia.LibDir + "\n", "/opt/lib:/x\n": "/opt/lib:/x\n" + nvidia.LibDir + "\n"} {
+	for _, c := range [][2]string{{"", "/lib\n/usr/local/lib\n/usr/lib\n" + nvidia.LibDir + "\n"}, {"/opt/lib:/x\n", "/opt/lib:/x\n" + nvidia.LibDir + "\n"}} {
+		own, want := c[0], c[1]
 		if own != "" {
 			image["etc/ld-musl-"+arch+".path"] = &fstest.MapFile{Data: []byte(own)}
 		}
-		l := d.Loader(image, set)
+		l := nvidia.Load(image, d.Needs(set))
 		if len(l.Files) != 2 || l.Files[1].Path != "/etc/ld-musl-"+arch+".path" || string(l.Files[1].Content) != want || len(l.Warnings) != 1 {
 			t.Errorf("%q: %q, %q", own, l.Files[1].Content, l.Warnings)
 		}

@@ -4,7 +4,7 @@
 //
 // [Cached] (or [Discover], which keeps nothing) returns the [Driver]; [Driver.Spec]
 // makes the spec, [Select] finds out which GPUs a run may have, [Require] evaluates
-// NVIDIA_REQUIRE_*, [Driver.Loader] makes the files by which programs find the libraries,
+// NVIDIA_REQUIRE_*, [Load] makes the files by which programs find the libraries,
 // and in them chooses between the driver's libcuda and the image's newer one
 // ([CompatLibcuda]).
 //

@@ -175,6 +175,20 @@ func TestAdd(t *testing.T) {
 			t.Errorf("AddFile(%q) = %q, %v, want %v", path, got, err, want)
 		}
 	}
+	if got, err := m.AddLink("/conf/mtab", "../new/deep/file"); err != nil || got != "/etc/mtab" {
+		t.Errorf("AddLink = %q, %v", got, err)
+	}
+	if b, err := m.ReadFile("/etc/mtab", 1<<20); err != nil || string(b) != "again" {
+		t.Errorf("through an added symlink: %q, %v", b, err)
+	}
+	for target, want := range map[string]error{"": syscall.EINVAL, "a\x00b": syscall.EINVAL, strings.Repeat("x", 4096): syscall.ENAMETOOLONG} {
+		if _, err := m.AddLink("/link", target); !errors.Is(err, want) {
+			t.Errorf("AddLink to %.9q: %v", target, err)
+		}
+	}
+	if _, err := m.AddLink("/dir", "x"); !errors.Is(err, syscall.EISDIR) {
+		t.Errorf("AddLink over a directory: %v", err)
+	}
 	if got, err := m.Mountpoint("/var/lib/data", true); err != nil || got != "/dangling/var/lib/data" {
 		t.Errorf("Mountpoint below a dangling symlink = %q, %v", got, err)
 	}
@@ -251,7 +265,10 @@ func TestFS(t *testing.T) {
 	if _, err := tree.AddFile("/d/added", []byte("new"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := fstest.TestFS(tree.FS(), "d/e/deep", "top", "empty", "d/added"); err != nil {
+	if _, err := tree.AddLink("/d/linked", "e/deep"); err != nil {
+		t.Fatal(err)
+	}
+	if err := fstest.TestFS(tree.FS(), "d/e/deep", "top", "empty", "d/added", "d/linked"); err != nil {
 		t.Error(err)
 	}
 	b, err := fs.ReadFile(tree.FS(), "abs/../up")

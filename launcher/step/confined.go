@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gangway-hpc/gangway/hooks/nvidia"
 	"github.com/gangway-hpc/gangway/image/rootfs"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/proc"
@@ -42,6 +43,7 @@ type confined struct {
 	log    *slog.Logger
 	lines  int // that it has logged
 	added  []confinedAddition
+	used   bool // to serve a root
 	wg     sync.WaitGroup
 }
 
@@ -56,27 +58,25 @@ const (
 
 // serveConfined makes the tree of the image, and has another process read and serve it.
 func (s *step) serveConfined(ctx context.Context) (func(context.Context, *os.File) error, error) {
-	if s.confined != nil { // of a rung that failed
+	if s.confined != nil && s.confined.used { // by a rung that failed
 		if err := s.confined.close(); err != nil {
 			return nil, err
 		}
 		s.confined = nil
 	}
-	c, err := s.startConfined(ctx)
+	c, err := s.confinedProcess(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s.confined = c
-	s.onClose(c.close)
+	c.used = true
 	t, err := s.image.tree()
 	if err != nil {
 		return nil, err
 	}
 	err = s.build(confinedRoot{t, func(path string, limit int64) ([]byte, error) { return c.readFile(ctx, path, limit) }},
 		func(f spec.File) error {
-			c.added = append(c.added, confinedAddition{Path: []byte(f.Path), File: true, Content: f.Content, Mode: f.Mode})
-			_, err := t.AddFile(f.Path, f.Content, f.Mode)
-			return err
+			c.added = append(c.added, confinedAddition{Path: []byte(f.Path), File: true, Content: f.Content, Mode: f.Mode, Link: []byte(f.Link)})
+			return addFile(t, f)
 		},
 		func(path string, dir bool) (string, error) {
 			c.added = append(c.added, confinedAddition{Path: []byte(path), Dir: dir})
@@ -95,6 +95,19 @@ func (s *step) serveConfined(ctx context.Context) (func(context.Context, *os.Fil
 		c.wg.Go(func() { c.watch(broken) })
 		return nil
 	}, nil
+}
+
+// confinedProcess returns the process, which is started where there is none.
+func (s *step) confinedProcess(ctx context.Context) (*confined, error) {
+	if s.confined == nil {
+		c, err := s.startConfined(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s.confined = c
+		s.onClose(c.close)
+	}
+	return s.confined, nil
 }
 
 // confinedRoot is an image of which this process has the index only.
@@ -183,6 +196,18 @@ func (c *confined) readFile(ctx context.Context, path string, limit int64) ([]by
 		return nil, fmt.Errorf("read %s of the image: %w: %d bytes, more than %d", path, syscall.EFBIG, len(r.Content), limit)
 	}
 	return r.Content, nil
+}
+
+// load has the process look into the image for what loaders of libraries need.
+func (c *confined) load(ctx context.Context, n nvidia.Needs) (nvidia.Loaded, error) {
+	r, err := c.call(ctx, &confinedRequest{Load: &n})
+	if err != nil {
+		return nvidia.Loaded{}, err
+	}
+	if r.Loaded == nil {
+		return nvidia.Loaded{}, errors.New("the process that serves the image gave no answer")
+	}
+	return *r.Loaded, nil
 }
 
 // call asks the process for something, and waits for the answer.

@@ -12,9 +12,11 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/gangway-hpc/gangway/hooks/nvidia"
 	"github.com/gangway-hpc/gangway/image"
 	"github.com/gangway-hpc/gangway/image/rootfs"
 	"github.com/gangway-hpc/gangway/internal/proc"
+	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
 // confinedRequest is what a supervisor asks of the process that serves its image: one
@@ -23,6 +25,7 @@ import (
 type confinedRequest struct {
 	Open  *confinedOpen  `json:"open,omitempty"`
 	Read  *confinedRead  `json:"read,omitempty"`
+	Load  *nvidia.Needs  `json:"load,omitempty"` // looks for what loaders of libraries need
 	Serve *confinedServe `json:"serve,omitempty"`
 }
 
@@ -43,12 +46,13 @@ type confinedServe struct {
 	Additions []confinedAddition `json:"additions"`
 }
 
-// confinedAddition is what a container adds to the tree: a file with content, else a
+// confinedAddition is what a container adds to the tree: a file or link, else a
 // mountpoint. They are made in their order, so that all is as in the supervisor's tree.
 type confinedAddition struct {
 	Path    []byte `json:"path"`
 	File    bool   `json:"file,omitempty"`
 	Dir     bool   `json:"dir,omitempty"`
+	Link    []byte `json:"link,omitempty"` // what a symbolic link says
 	Content []byte `json:"content,omitempty"`
 	Mode    uint32 `json:"mode,omitempty"`
 }
@@ -57,6 +61,7 @@ type confinedAddition struct {
 // that was not asked for: why the process ends.
 type confinedReply struct {
 	Content []byte          `json:"content,omitempty"`
+	Loaded  *nvidia.Loaded  `json:"loaded,omitempty"`
 	Error   *confinedError  `json:"error,omitempty"`
 	Log     json.RawMessage `json:"log,omitempty"`
 }
@@ -144,6 +149,9 @@ func (s *confinedServer) answer(ctx context.Context) error {
 			err = s.openImage(q.Open.Files)
 		case q.Read != nil && s.tree != nil:
 			r.Content, err = s.tree.ReadFile(string(q.Read.Path), q.Read.Limit)
+		case q.Load != nil && s.tree != nil:
+			loaded := nvidia.Load(s.tree.FS(), *q.Load)
+			r.Loaded = &loaded
 		case q.Serve != nil && s.tree != nil && len(files) == 1:
 			server, err = s.serve(q.Serve, files[0])
 			files = nil
@@ -202,7 +210,7 @@ func (s *confinedServer) serve(q *confinedServe, dev *os.File) (*rootfs.Server, 
 	for _, a := range q.Additions {
 		var err error
 		if path := string(a.Path); a.File {
-			_, err = s.tree.AddFile(path, a.Content, a.Mode)
+			err = addFile(s.tree, spec.File{Path: path, Content: a.Content, Mode: a.Mode, Link: string(a.Link)})
 		} else {
 			_, err = s.tree.Mountpoint(path, a.Dir)
 		}

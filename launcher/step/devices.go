@@ -2,11 +2,9 @@ package step
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
+	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -16,8 +14,8 @@ import (
 
 	"github.com/gangway-hpc/gangway/hooks/cdi"
 	"github.com/gangway-hpc/gangway/hooks/drm"
-	"github.com/gangway-hpc/gangway/hooks/lease"
 	"github.com/gangway-hpc/gangway/hooks/nvidia"
+	"github.com/gangway-hpc/gangway/hooks/rdma"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/runtime/spec"
 )
@@ -27,152 +25,174 @@ type Devices struct {
 	CDI     []string      // by name: vendor.com/class=name
 	GPUs    string        // NVIDIA's: a number, "all", or names, as package nvidia reads it
 	GPUWait time.Duration // how long GPUs that others have are waited for; negative is for ever
+	RDMA    string        // adapters: auto, all, none, or names, as package rdma reads it; empty: none
 	Dirs    []string      // of CDI specifications; none is the standard's
 	Nvidia  nvidia.Options
+	NVML    func() (string, error) // finds the program that asks the driver's library
 }
 
 // given is what hooks add to a container.
 type given struct {
 	edits  *cdispecs.ContainerEdits
-	files  []spec.File
+	made   specs.Spec // the edits, entered into nothing
 	report cdi.Report
+	files  []spec.File
+	gpus   []nvidia.Device
+	needs  nvidia.Needs // what the image's loaders have to find
+	notes  []string
+	// rlimits that the devices need.
+	rlimits []specs.POSIXRlimit
 }
 
 // devices finds out what hooks add to the container. GPUs are leased until it ends.
 func (s *step) devices(ctx context.Context) error {
-	s.given = &given{}
-	gpus, err := s.gpus(ctx)
+	s.given = &given{edits: &cdispecs.ContainerEdits{}}
+	named, gpus, err := s.namedDevices(ctx)
 	if err != nil {
 		return err
 	}
-	named, err := s.namedDevices(ctx)
-	if err != nil {
+	// Each sees what those before it have added.
+	for _, add := range []func(context.Context) (*cdispecs.ContainerEdits, error){
+		func(ctx context.Context) (*cdispecs.ContainerEdits, error) { return s.gpus(ctx, gpus) },
+		func(context.Context) (*cdispecs.ContainerEdits, error) { return named, nil },
+		s.rdma, s.prepareHooks,
+	} {
+		edits, err := add(ctx)
+		if err != nil {
+			return err
+		}
+		if edits != nil {
+			s.given.edits = cdi.Merge(s.given.edits, edits)
+		}
+	}
+	if err := s.enter(); err != nil {
 		return err
 	}
-	if gpus == nil && named == nil {
-		s.given = nil
-		return nil
+	if err := s.loaders(ctx); err != nil {
+		return err
 	}
-	s.given.edits = cdi.Merge(gpus, named)
-	s.phase("devices", strings.Join(nodes(s.given.edits), " "))
+	if !s.dry {
+		s.phase("devices", strings.Join(s.nodes(), " "))
+	}
 	return nil
 }
 
-func nodes(e *cdispecs.ContainerEdits) []string {
+// nodes are the names of the devices.
+func (s *step) nodes() []string {
 	var names []string
-	for _, d := range e.DeviceNodes {
+	for _, d := range s.given.edits.DeviceNodes {
 		names = append(names, d.Path)
 	}
 	return names
 }
 
-// namedDevices are those of --device.
-func (s *step) namedDevices(ctx context.Context) (*cdispecs.ContainerEdits, error) {
+// namedDevices are those of --device. GPUs of NVIDIA's that no file of the machine's
+// describes are returned by name, to be given as those of --gpus are.
+func (s *step) namedDevices(ctx context.Context) (edits *cdispecs.ContainerEdits, gpus []string, err error) {
 	if len(s.Devices.CDI) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	r, err := cdi.Load(ctx, cdi.Options{Dirs: s.Devices.Dirs, UID: os.Geteuid()})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	found, err := drm.Discover(ctx, drm.Options{})
-	if err != nil {
-		return nil, err
-	}
-	for _, made := range found.Specs() {
-		if err := r.Add(made, "this machine's devices"); err != nil {
-			return nil, err
-		}
-	}
-	edits, err := r.Edits(s.Devices.CDI...)
 	for _, problem := range r.Problems() {
 		s.Log.Warn("a CDI specification is not used", "err", problem)
 	}
-	return edits, err
-}
-
-// gpus leases NVIDIA GPUs and finds what they need.
-func (s *step) gpus(ctx context.Context) (*cdispecs.ContainerEdits, error) {
-	visible := s.Getenv("NVIDIA_VISIBLE_DEVICES")
-	if s.Devices.GPUs == "" && (visible == "" || visible == "void") {
-		return nil, nil
+	ofFiles := r.Devices()
+	if err := s.addOurs(ctx, r); err != nil {
+		return nil, nil, err
 	}
-	driver, params, err := nvidia.Cached(ctx, filepath.Join(s.Dirs[0], "gpus"), s.Devices.Nvidia)
-	if err != nil && !errors.Is(err, nvidia.ErrNoDriver) {
-		return nil, err
-	}
-	choice, err := nvidia.Select(driver, nvidia.Request{GPUs: s.Devices.GPUs, User: visible})
-	if err != nil || choice.Count == 0 {
-		return nil, err
-	}
-	names, err := s.lease(ctx, choice)
-	if err != nil {
-		return nil, err
-	}
-	return s.driver(ctx, driver, params, names)
-}
-
-// lease takes GPUs that no other run has.
-func (s *step) lease(ctx context.Context, choice nvidia.Choice) ([]string, error) {
-	var ids []string
-	for _, d := range choice.Candidates {
-		ids = append(ids, d.Name)
-	}
-	l, err := lease.Take(ctx, lease.Options{Wait: s.Devices.GPUWait, Waiting: func(busy *lease.BusyError) {
-		s.Log.Warn("waiting for GPUs that others have", "err", busy)
-	}}, lease.Want{IDs: ids, N: choice.Count})
-	if err != nil {
-		return nil, err
-	}
-	s.onClose(l.Release)
-	return l.IDs(), nil
-}
-
-// driver is what GPUs need: nodes, libraries, and the files by which they are found.
-func (s *step) driver(ctx context.Context, d *nvidia.Driver, params string, names []string) (*cdispecs.ContainerEdits, error) {
-	env := variables(s.image.Config.Env)
-	capabilities, warning, err := nvidia.ChooseCapabilities(s.Getenv("NVIDIA_DRIVER_CAPABILITIES"), env["NVIDIA_DRIVER_CAPABILITIES"])
-	if err != nil {
-		return nil, err
-	}
-	image, err := s.imageFS()
-	if err != nil {
-		return nil, err
-	}
-	loaded := d.Loader(image, capabilities)
-	facts := d.Facts()
-	if loaded.Compat.Use {
-		facts.CUDA = loaded.Compat.CUDA
-	}
-	unverified, err := nvidia.Require(s.image.Config.Env, facts)
-	if err != nil {
-		return nil, err
-	}
-	for _, w := range slices.Concat(d.Warnings, []string{warning}, loaded.Warnings, unverified) {
-		if w != "" {
-			s.Log.Warn(w)
+	var names []string
+	for _, name := range s.Devices.CDI {
+		if gpu, ok := strings.CutPrefix(name, nvidia.Kind+"="); ok && !slices.Contains(ofFiles, name) {
+			gpus = append(gpus, gpu)
+		} else {
+			names = append(names, name)
 		}
 	}
-	for _, f := range loaded.Files {
-		s.given.files = append(s.given.files, spec.File{Path: f.Path, Content: f.Content, Mode: 0o644})
+	if len(names) == 0 {
+		return nil, gpus, nil
 	}
-	// Nothing but what was found here: a file of the machine's may not put itself before it.
-	r, err := cdi.Load(ctx, cdi.Options{Dirs: []string{os.DevNull}})
+	edits, err = r.Edits(names...)
+	return edits, gpus, err
+}
+
+// addOurs adds the specifications that are made of what the machine shows, where no file
+// says it.
+func (s *step) addOurs(ctx context.Context, r *cdi.Registry) error {
+	found, err := drm.Discover(ctx, drm.Options{})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := r.Add(d.Spec(capabilities, params), "the NVIDIA driver"); err != nil {
-		return nil, err
-	}
-	for i, name := range names {
-		names[i] = nvidia.Kind + "=" + name
-	}
-	edits, err := r.Edits(names...)
+	made := found.Specs()
+	adapters, err := rdma.Discover(ctx, rdma.Options{})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	edits.Env = append(edits.Env, "NVIDIA_VISIBLE_DEVICES=void") // for whoever looks at it once more
-	return edits, nil
+	for _, spec := range adapters.Specs() {
+		made = append(made, &spec)
+	}
+	for _, spec := range made {
+		if err := r.Add(spec, "this machine's devices"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// enter enters the edits into a specification that has nothing else, and says what they
+// cannot do.
+func (s *step) enter() error {
+	g := s.given
+	g.made = specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}}
+	var err error
+	if g.report, err = cdi.Apply(&g.made, g.edits); err != nil {
+		return err
+	}
+	if len(g.report.Denied) > 0 {
+		return &fault.Error{What: fmt.Errorf("give devices to the container: %s", strings.Join(g.report.Denied, "; ")), Hint: "become a member of that group, and log in again"}
+	}
+	for _, what := range g.report.Cannot {
+		s.Log.Warn(what)
+	}
+	for _, action := range g.report.Actions {
+		for _, link := range action.Links {
+			g.files = append(g.files, spec.File{Path: link.Path, Link: link.Target})
+		}
+	}
+	return s.libraries(g.report.Actions)
+}
+
+// apply enters what hooks add into what Build made.
+func (s *step) apply() {
+	if s.given == nil {
+		return
+	}
+	g := s.given
+	s.built.Files = append(s.built.Files, g.files...)
+	s.built.Notes = append(s.built.Notes, g.notes...)
+	s.built.Spec.Process.Rlimits = append(s.built.Spec.Process.Rlimits, g.rlimits...)
+	s.built.Spec.Process.Env = s.given.environ(s.built.Spec.Process.Env)
+	s.built.Spec.Linux.Devices = append(s.built.Spec.Linux.Devices, g.made.Linux.Devices...)
+	for _, m := range g.made.Mounts {
+		isFile := slices.ContainsFunc(g.report.Mountpoints, func(p cdi.Mountpoint) bool { return p.Path == m.Destination && !p.Dir })
+		s.built.Mount(m, !isFile)
+	}
+}
+
+// environ enters the variables of the edits into an environment.
+func (g *given) environ(env []string) []string {
+	set := variables(g.made.Process.Env)
+	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		_, ok := set[name]
+		return ok
+	})
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		env = append(env, name+"="+set[name])
+	}
+	return env
 }
 
 func variables(env []string) map[string]string {
@@ -182,55 +202,4 @@ func variables(env []string) map[string]string {
 		all[name] = value
 	}
 	return all
-}
-
-// imageFS is what of the image may be looked at.
-func (s *step) imageFS() (fs.FS, error) {
-	switch {
-	case s.image.Dir != "":
-		root, err := os.OpenRoot(s.image.Dir)
-		if err != nil {
-			return nil, err
-		}
-		s.onClose(root.Close)
-		return root.FS(), nil
-	case s.image.Files != nil:
-		return nil, &fault.Error{
-			What:  errors.New("give GPUs to a container of root's"),
-			Cause: "what root runs in its own process does not look into images of strangers",
-			Hint:  "run it as an ordinary user",
-		}
-	}
-	t, err := s.image.tree()
-	if err != nil {
-		return nil, err
-	}
-	return t.FS(), nil
-}
-
-// apply enters what hooks add into what Build made.
-func (s *step) apply() error {
-	if s.given == nil {
-		return nil
-	}
-	s.built.Files = append(s.built.Files, s.given.files...)
-	made := specs.Spec{Process: &specs.Process{Env: s.built.Spec.Process.Env}, Linux: &specs.Linux{}}
-	report, err := cdi.Apply(&made, s.given.edits)
-	if err != nil {
-		return err
-	}
-	s.given.report = report
-	s.built.Spec.Process.Env = made.Process.Env
-	s.built.Spec.Linux.Devices = append(s.built.Spec.Linux.Devices, made.Linux.Devices...)
-	for _, m := range made.Mounts {
-		isFile := slices.ContainsFunc(report.Mountpoints, func(p cdi.Mountpoint) bool { return p.Path == m.Destination && !p.Dir })
-		s.built.Mount(m, !isFile)
-	}
-	if len(report.Denied) > 0 {
-		return &fault.Error{What: fmt.Errorf("give devices to the container: %s", strings.Join(report.Denied, "; ")), Hint: "become a member of that group, and log in again"}
-	}
-	for _, what := range report.Cannot {
-		s.Log.Warn(what)
-	}
-	return nil
 }

@@ -8,20 +8,26 @@ import (
 	"strings"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/hooks/nvml"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/runtime/cgroup"
+	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
 // Limits are what a container may use, and what becomes known of it.
 type Limits struct {
 	cgroup.Limits
-	Require bool                                 // everything is enforced, or nothing is run
-	Stats   func(used cgroup.Stats, rung string) // is told at the end what was used; may be nil
+	Require bool // everything is enforced, or nothing is run
+	// Stats is told at the end what was used; it may be nil.
+	Stats func(used cgroup.Stats, rung string, gpus []nvml.Use)
 }
 
 // wanted says whether there is to be a control group.
 func (l *Limits) wanted() bool {
-	return l.Require || l.Stats != nil || l.CPUs != 0 || l.CPUSet != nil || l.Memory != 0 || l.Pids != 0 || l.Devices != nil
+	return l.Require || l.Stats != nil || l.CPUs != 0 || l.CPUSet != nil || l.Memory != 0 || l.Pids != 0
 }
 
 // removePatience is how long what is left in a control group may take to end.
@@ -33,6 +39,11 @@ func (s *step) limit(ctx context.Context) error {
 	root := os.Geteuid() == 0
 	if !s.Limits.wanted() && !root {
 		return nil
+	}
+	if root {
+		if _, err := cgroup.Sweep("/proc", ""); err != nil {
+			s.Log.Warn("control groups of killed runs stay", "err", err)
+		}
 	}
 	g, err := cgroup.Open(ctx, cgroup.Options{
 		Name: "run-" + s.dir.id(), UID: os.Geteuid(), Runtime: s.Getenv("XDG_RUNTIME_DIR"),
@@ -47,11 +58,19 @@ func (s *step) limit(ctx context.Context) error {
 		defer cancel()
 		return g.Remove(ctx)
 	})
-	if err := g.Limit(s.Limits.Limits); err != nil {
+	limits := s.Limits.Limits
+	if g.Rung() == cgroup.Root {
+		limits.Devices = s.deviceRules()
+	}
+	if err := g.Limit(limits); err != nil {
 		return err
 	}
 	var missing []string
 	for _, m := range g.Missing() {
+		if m.What == "devices" && !s.Limits.Require && len(s.given.made.Linux.Devices) == 0 {
+			s.Log.Debug(m.String()) // nobody asked for it
+			continue
+		}
 		missing = append(missing, m.String())
 	}
 	if g.Rung() == cgroup.None && s.Limits.Require && len(missing) == 0 {
@@ -71,6 +90,40 @@ func (s *step) limit(ctx context.Context) error {
 		return fmt.Errorf("put the supervisor into its control group: %w", err)
 	}
 	return s.watchMemory()
+}
+
+// deviceRules are the devices that the container may use, whatever nodes it comes by: those
+// that every container has, those that it was given, and those that the user mounts by name.
+// Only root can have that enforced; others' containers have no nodes but these, and cannot
+// make any.
+func (s *step) deviceRules() []specs.LinuxDeviceCgroup {
+	rule := func(kind, access string, major, minor int64) specs.LinuxDeviceCgroup {
+		return specs.LinuxDeviceCgroup{Allow: true, Type: kind, Major: &major, Minor: &minor, Access: access}
+	}
+	const every = -1
+	rules := []specs.LinuxDeviceCgroup{
+		{Allow: false, Access: "rwm"},
+		// A node may be made of everything, as by tar: to make it is not to use it.
+		rule("c", "m", every, every), rule("b", "m", every, every),
+		rule("c", "rwm", 1, 3), rule("c", "rwm", 1, 5), rule("c", "rwm", 1, 7), rule("c", "rwm", 1, 8), rule("c", "rwm", 1, 9), // null zero full random urandom
+		rule("c", "rwm", 5, 0), rule("c", "rwm", 5, 1), rule("c", "rwm", 5, 2), rule("c", "rwm", 136, every), // tty console ptmx pts
+		rule("c", "rw", 10, 229), // fuse, by which it mounts its own root
+	}
+	if r := s.given.made.Linux.Resources; r != nil {
+		rules = append(rules, r.Devices...)
+	}
+	for _, m := range s.Request.Mounts {
+		var st unix.Stat_t
+		if m.Kind != spec.Device || unix.Stat(m.Source, &st) != nil {
+			continue
+		}
+		kind := "c"
+		if st.Mode&unix.S_IFMT == unix.S_IFBLK {
+			kind = "b"
+		}
+		rules = append(rules, rule(kind, "rwm", int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))))
+	}
+	return rules
 }
 
 // notEnforced is the error of --require-cgroup.
@@ -108,17 +161,17 @@ func (s *step) used(status error) error {
 		return status
 	}
 	if s.Limits.Stats != nil {
-		s.Limits.Stats(s.group.Stats(), s.group.Rung().String())
+		s.Limits.Stats(s.group.Stats(), s.group.Rung().String(), s.recorded())
 	}
 	if s.memory == nil {
 		return status
 	}
 	if oom := s.memory.OOM(); oom != nil {
-		return &fault.Error{
-			What: errors.New(oom.String()),
-			Hint: "give it more: --mem=" + cgroup.Bytes(2*s.Limits.Memory) + ", or let it use less",
-			Code: max(fault.Code(status), 1),
+		hint := fmt.Sprintf("give it more, such as --mem=%dM, or let it use less", 2*s.Limits.Memory>>20)
+		if oom.Above {
+			hint = "let it use less, or have more given to what it runs in: a job, a service, the machine"
 		}
+		return &fault.Error{What: errors.New(oom.String()), Hint: hint, Code: max(fault.Code(status), 1)}
 	}
 	return status
 }

@@ -69,7 +69,7 @@ func (s *step) listen(ctx context.Context, c *runtime.Config) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	s.server = &server{container: s.container, env: c.Spec.Process.Env, cwd: c.Spec.Process.Cwd, environ: s.built.Environ, ranks: s.ranks, log: s.Log}
+	s.server = &server{container: s.container, env: c.Spec.Process.Env, cwd: c.Spec.Process.Cwd, environ: s.joinedEnviron, ranks: s.ranks, log: s.Log}
 	s.server.wg.Go(func() { s.server.serve(ctx, l) })
 	s.onClose(func() error {
 		cancel()
@@ -87,6 +87,12 @@ func (s *step) listen(ctx context.Context, c *runtime.Config) error {
 		ID: s.dir.id(), StopSignal: int(s.built.StopSignal), Name: s.Name, Image: s.image.Name, Supervisor: os.Getpid(), Init: s.container.Init(),
 		PidNS: s.container.PidNS(), Command: c.Spec.Process.Args, Started: time.Now(),
 	})
+}
+
+// joinedEnviron is the environment of somebody who comes with one of his own.
+func (s *step) joinedEnviron(own spec.Request, environ []string) ([]string, error) {
+	env, err := s.built.Environ(own, environ)
+	return s.given.environ(env), err
 }
 
 // climb tries the rungs of the ladder, best first.

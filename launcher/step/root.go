@@ -74,9 +74,7 @@ func (s *step) build(in spec.Root, file func(spec.File) error, mountpoint func(p
 	if s.built, err = spec.Build(s.Request, s.image.Config, s.host, in); err != nil {
 		return err
 	}
-	if err := s.apply(); err != nil {
-		return err
-	}
+	s.apply()
 	for _, f := range s.built.Files {
 		if err := file(f); err != nil {
 			return rootFault(f.Path, err)
@@ -107,13 +105,18 @@ func (s *step) tree() (*rootfs.Tree, error) {
 			return nil
 		})
 	}
-	err = s.build(t,
-		func(f spec.File) error {
-			_, err := t.AddFile(f.Path, f.Content, f.Mode)
-			return err
-		},
-		t.Mountpoint)
+	err = s.build(t, func(f spec.File) error { return addFile(t, f) }, t.Mountpoint)
 	return t, err
+}
+
+// addFile puts a file into a tree.
+func addFile(t *rootfs.Tree, f spec.File) (err error) {
+	if f.Link != "" {
+		_, err = t.AddLink(f.Path, f.Link)
+	} else {
+		_, err = t.AddFile(f.Path, f.Content, f.Mode)
+	}
+	return err
 }
 
 // servedRoot is the image through FUSE.
@@ -252,7 +255,7 @@ func (s *step) directoryRoot(c *runtime.Config, rung string) error {
 	in := dirRoot(s.image.Dir)
 	c.Root.Dir = s.image.Dir
 	var missing []string
-	add := func(path string, dir bool, content []byte, mode fs.FileMode) (string, error) {
+	add := func(path string, dir bool, f spec.File) (string, error) {
 		at, info, err := in.resolve(path)
 		if err != nil {
 			return "", err
@@ -262,17 +265,20 @@ func (s *step) directoryRoot(c *runtime.Config, rung string) error {
 		} else if info.IsDir() != dir {
 			return "", fmt.Errorf("the directory has %s there", kindName(info))
 		}
-		if info == nil || content != nil {
-			c.Root.Additions = append(c.Root.Additions, runtime.Addition{Path: at, Dir: dir, Content: content, Mode: mode})
+		if info == nil || f.Content != nil {
+			c.Root.Additions = append(c.Root.Additions, runtime.Addition{Path: at, Dir: dir, Content: f.Content, Mode: fs.FileMode(f.Mode)})
 		}
 		return at, nil
 	}
 	err := s.build(in,
 		func(f spec.File) error {
-			_, err := add(f.Path, false, f.Content, fs.FileMode(f.Mode))
+			if f.Link != "" {
+				return s.addLink(c, in, f)
+			}
+			_, err := add(f.Path, false, f)
 			return err
 		},
-		func(path string, dir bool) (string, error) { return add(path, dir, nil, 0) })
+		func(path string, dir bool) (string, error) { return add(path, dir, spec.File{}) })
 	if err != nil {
 		return err
 	}
@@ -300,6 +306,21 @@ func (s *step) directoryRoot(c *runtime.Config, rung string) error {
 	}
 	c.Root.Overlay, err = s.overlay()
 	return err
+}
+
+// addLink puts a link over what the directory has in its place. What that may be is
+// looked at without following it.
+func (s *step) addLink(c *runtime.Config, in dirRoot, f spec.File) error {
+	dir, _, err := in.resolve(filepath.Dir(f.Path))
+	if err != nil {
+		return err
+	}
+	at := filepath.Join(dir, filepath.Base(f.Path))
+	if info, err := os.Lstat(filepath.Join(string(in), at)); err == nil && info.IsDir() {
+		return fmt.Errorf("the directory has a directory there")
+	}
+	c.Root.Additions = append(c.Root.Additions, runtime.Addition{Path: at, Link: f.Link})
+	return nil
 }
 
 func kindName(i fs.FileInfo) string {

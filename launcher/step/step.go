@@ -32,6 +32,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gangway-hpc/gangway/hooks/nvml"
 	"github.com/gangway-hpc/gangway/image"
 	"github.com/gangway-hpc/gangway/image/rootfs"
 	"github.com/gangway-hpc/gangway/internal/fault"
@@ -99,6 +100,7 @@ type Options struct {
 
 	Limits  Limits
 	Devices Devices
+	Hooks   Hooks
 
 	Dirs       []string // for run directories, see RunDirs
 	Containers string   // for named containers, see NamedDir; empty: there are none
@@ -190,7 +192,10 @@ type step struct {
 	container  *runtime.Container
 	server     *server
 	ranks      *ranks
-	given      *given        // by hooks; nil: nothing
+	given      *given // by hooks
+	ran        bool   // the command has
+	code       int    // with which it ended then
+	recorded   func() []nvml.Use
 	group      *cgroup.Group // nil: none is wanted
 	memory     *cgroup.Watch // nil: there is no limit
 	confined   *confined
@@ -414,7 +419,11 @@ func (s *step) join(ctx context.Context, j *joined) error {
 			Hint: "leave it out; once the container has ended: gangway container export " + s.Name + " -o FILE.sqsh",
 		}
 	}
-	if ignored := s.ignored(); len(ignored) > 0 {
+	ignored := s.ignored()
+	if err := s.refusesJoin(ignored); err != nil {
+		return err
+	}
+	if len(ignored) > 0 {
 		s.Log.Warn("the container runs already, without these options, which are ignored", "container", s.Name, "options", strings.Join(ignored, " "))
 	}
 	if dir := s.Request.Workdir; dir != "" && !path.IsAbs(dir) {
@@ -436,15 +445,20 @@ func (s *step) run(ctx context.Context) error {
 	if ctx.Err() != nil { // a signal that came before
 		return context.Cause(ctx)
 	}
+	if err := s.startHooks(ctx); err != nil {
+		return err
+	}
 	if err := s.container.Start(); err != nil {
 		return explainCommand(err)
 	}
+	s.recorded = s.recordGPUs(ctx)
 	if s.Getenv("GOGC") == "" {
 		// Of a command that is not done by then, memory counts and not time.
 		small := time.AfterFunc(time.Second, func() { debug.SetGCPercent(50) })
 		defer small.Stop()
 	}
 	s.phase("start", "")
+	s.started(ctx)
 	var relay *relay
 	if t := s.container.Terminal(); t != nil {
 		var err error
@@ -468,7 +482,9 @@ func (s *step) run(ctx context.Context) error {
 	case status.Code != 0:
 		err = fault.Exit(status.Code)
 	}
-	return s.used(err)
+	err = s.used(err)
+	s.endedWith(err)
+	return err
 }
 
 // grace is how long a command has to end by itself once its time is over.

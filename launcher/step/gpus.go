@@ -1,0 +1,332 @@
+package step
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	cdispecs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gangway-hpc/gangway/hooks/cdi"
+	"github.com/gangway-hpc/gangway/hooks/ldcache"
+	"github.com/gangway-hpc/gangway/hooks/lease"
+	"github.com/gangway-hpc/gangway/hooks/nvidia"
+	"github.com/gangway-hpc/gangway/hooks/nvml"
+	"github.com/gangway-hpc/gangway/runtime/spec"
+)
+
+// gpus leases NVIDIA GPUs and finds what they need. named are those that --device asked
+// for.
+func (s *step) gpus(ctx context.Context, named []string) (*cdispecs.ContainerEdits, error) {
+	asked := s.Devices.GPUs
+	switch {
+	case len(named) > 0 && asked != "":
+		return nil, fmt.Errorf("give GPUs: --gpus=%s and --device=%s=%s: name them in one of the two", asked, nvidia.Kind, named[0])
+	case slices.Contains(named, "all"):
+		asked = "all"
+	case len(named) > 0:
+		asked = "device=" + strings.Join(named, ",")
+	}
+	visible := s.Getenv("NVIDIA_VISIBLE_DEVICES")
+	if asked == "" && (visible == "" || visible == "void") {
+		if hint := nvidia.Hint(variables(s.image.Config.Env)["NVIDIA_VISIBLE_DEVICES"]); hint != "" {
+			s.given.notes = append(s.given.notes, hint)
+		}
+		return nil, nil
+	}
+	driver, params, err := s.nvidia(ctx, asked+","+visible)
+	if err != nil && !errors.Is(err, nvidia.ErrNoDriver) {
+		return nil, err
+	}
+	choice, err := nvidia.Select(driver, nvidia.Request{GPUs: asked, User: visible})
+	if err != nil || choice.Count == 0 {
+		return nil, err
+	}
+	if s.given.gpus, err = s.lease(ctx, choice); err != nil {
+		return nil, err
+	}
+	return s.driver(driver, params)
+}
+
+// nvidia looks at the driver. Where MIG instances are asked for by UUID, NVML is asked
+// which they are: the driver's files do not say it.
+func (s *step) nvidia(ctx context.Context, asked string) (*nvidia.Driver, string, error) {
+	o := s.Devices.Nvidia
+	dir := filepath.Join(s.Dirs[0], "gpus")
+	if !strings.Contains(asked, "MIG-") || strings.Contains(asked, "MIG-GPU-") {
+		return nvidia.Cached(ctx, dir, o)
+	}
+	found, err := s.inventory(ctx)
+	if err != nil {
+		s.Log.Warn("which MIG instance has which UUID is not known", "err", err)
+		return nvidia.Cached(ctx, dir, o)
+	}
+	for _, gpu := range found.GPUs {
+		for _, m := range gpu.Instances {
+			o.MIGs = append(o.MIGs, nvidia.MIGName{UUID: m.UUID, GPU: gpu.UUID, GI: m.GPUInstance, CI: m.ComputeInstance})
+		}
+	}
+	return nvidia.Cached(ctx, dir, o)
+}
+
+func (s *step) inventory(ctx context.Context) (*nvml.Inventory, error) {
+	program, err := s.Devices.NVML()
+	if err != nil {
+		return nil, err
+	}
+	client := nvml.New(nvml.Options{Program: program})
+	defer client.Close()
+	return client.Inventory(ctx)
+}
+
+// lease takes GPUs that no other run has.
+func (s *step) lease(ctx context.Context, choice nvidia.Choice) ([]nvidia.Device, error) {
+	if s.dry {
+		return choice.Candidates[:choice.Count], nil
+	}
+	var ids []string
+	for _, d := range choice.Candidates {
+		ids = append(ids, d.Name)
+	}
+	l, err := lease.Take(ctx, lease.Options{Wait: s.Devices.GPUWait, Waiting: func(busy *lease.BusyError) {
+		s.Log.Warn("waiting for GPUs that others have", "err", busy)
+	}}, lease.Want{IDs: ids, N: choice.Count})
+	if err != nil {
+		return nil, err
+	}
+	s.onClose(l.Release)
+	var taken []nvidia.Device
+	for _, id := range l.IDs() {
+		i := slices.IndexFunc(choice.Candidates, func(d nvidia.Device) bool { return d.Name == id })
+		taken = append(taken, choice.Candidates[i])
+	}
+	return taken, nil
+}
+
+// driver is what GPUs need: nodes, libraries and programs.
+func (s *step) driver(d *nvidia.Driver, params string) (*cdispecs.ContainerEdits, error) {
+	env := variables(s.image.Config.Env)
+	capabilities, warning, err := nvidia.ChooseCapabilities(s.Getenv("NVIDIA_DRIVER_CAPABILITIES"), env["NVIDIA_DRIVER_CAPABILITIES"])
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range append(slices.Clone(d.Warnings), warning) {
+		if w != "" {
+			s.Log.Warn(w)
+		}
+	}
+	s.given.needs = d.Needs(capabilities)
+	// Nothing but what was found here: a file of the machine's may not put itself before it.
+	r, err := cdi.Load(context.Background(), cdi.Options{Dirs: []string{os.DevNull}})
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Add(d.Spec(capabilities, params), "the NVIDIA driver"); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, g := range s.given.gpus {
+		names = append(names, nvidia.Kind+"="+g.Name)
+	}
+	edits, err := r.Edits(names...)
+	if err != nil {
+		return nil, err
+	}
+	edits.Env = append(edits.Env, "NVIDIA_VISIBLE_DEVICES=void") // for whoever looks at it once more
+	return edits, nil
+}
+
+// libraries adds what vendors' hooks would have ldconfig find: the libraries that are
+// mounted into the directories that they name.
+func (s *step) libraries(actions []cdi.Action) error {
+	n := &s.given.needs
+	for _, action := range actions {
+		if action.Hook == "enable-cuda-compat" && n.Facts.Driver == "" && action.DriverVersion != "" {
+			n.Facts = nvidia.FactsOf(action.DriverVersion)
+		}
+		for _, folder := range action.Folders {
+			if slices.Contains(n.Dirs, folder) {
+				continue
+			}
+			n.Dirs = append(n.Dirs, folder)
+			for _, m := range s.given.made.Mounts {
+				entries, err := mountedLibraries(folder, m.Destination, m.Source)
+				if err != nil {
+					return fmt.Errorf("read the libraries of %s: %w", folder, err)
+				}
+				n.Entries = append(n.Entries, entries...)
+			}
+		}
+	}
+	return nil
+}
+
+// mountedLibraries reads those libraries that a mount puts into a directory itself.
+func mountedLibraries(folder, destination, source string) ([]ldcache.Entry, error) {
+	files := map[string]string{}
+	switch {
+	case path.Dir(destination) == folder:
+		files[destination] = source
+	case destination == folder:
+		list, err := os.ReadDir(source)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range list {
+			files[path.Join(folder, e.Name())] = filepath.Join(source, e.Name())
+		}
+	}
+	var all []ldcache.Entry
+	for inside, file := range files {
+		if !strings.Contains(path.Base(inside), ".so") {
+			continue
+		}
+		entries, err := libraryEntries(inside, file)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, entries...)
+	}
+	return all, nil
+}
+
+// libraryEntries is what the loader's cache says of a library; nothing of what is none.
+func libraryEntries(inside, file string) ([]ldcache.Entry, error) {
+	if st, err := os.Stat(file); err != nil || !st.Mode().IsRegular() {
+		return nil, err
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	entries, err := ldcache.EntriesOf(inside, f)
+	if err != nil {
+		return nil, nil // a linker's script, say
+	}
+	return entries, nil
+}
+
+// loaders makes the files by which programs find the libraries, and looks whether the
+// image can do with this driver.
+func (s *step) loaders(ctx context.Context) error {
+	n := s.given.needs
+	if len(n.Entries) == 0 {
+		return nil
+	}
+	loaded, err := s.load(ctx, n)
+	if err != nil {
+		return err
+	}
+	for _, w := range loaded.Warnings {
+		s.Log.Warn(w)
+	}
+	if loaded.Compat.Reason != "" {
+		s.given.notes = append(s.given.notes, loaded.Compat.Reason)
+	}
+	for _, f := range loaded.Files {
+		s.given.files = append(s.given.files, spec.File{Path: f.Path, Content: f.Content, Mode: 0o644})
+	}
+	s.keptCache(n.Dirs)
+	if len(s.given.gpus) == 0 {
+		return nil
+	}
+	if loaded.Compat.Use {
+		n.Facts.CUDA = loaded.Compat.CUDA
+	}
+	unverified, err := nvidia.Require(s.image.Config.Env, n.Facts)
+	for _, w := range unverified {
+		s.Log.Warn(w)
+	}
+	return err
+}
+
+// keptCache gives a variable to a container in which ldconfig was run before: the cache
+// that it wrote lies over ours.
+func (s *step) keptCache(dirs []string) {
+	if s.named == nil {
+		return
+	}
+	if _, err := os.Lstat(filepath.Join(s.named.Upper(), "etc/ld.so.cache")); err != nil {
+		return
+	}
+	env := s.given.made.Process
+	for _, v := range slices.Concat(s.image.Config.Env, env.Env) {
+		if value, ok := strings.CutPrefix(v, "LD_LIBRARY_PATH="); ok && value != "" {
+			dirs = append([]string{value}, dirs...)
+		}
+	}
+	env.Env = append(env.Env, "LD_LIBRARY_PATH="+strings.Join(dirs, ":"))
+}
+
+// load looks into the image, or has it looked into.
+func (s *step) load(ctx context.Context, n nvidia.Needs) (nvidia.Loaded, error) {
+	switch {
+	case s.image.Dir != "":
+		root, err := os.OpenRoot(s.image.Dir)
+		if err != nil {
+			return nvidia.Loaded{}, err
+		}
+		defer root.Close()
+		return nvidia.Load(root.FS(), n), nil
+	case s.image.Files != nil:
+		c, err := s.confinedProcess(ctx)
+		if err != nil {
+			return nvidia.Loaded{}, err
+		}
+		return c.load(ctx, n)
+	}
+	t, err := s.image.tree()
+	if err != nil {
+		return nvidia.Loaded{}, err
+	}
+	return nvidia.Load(t.FS(), n), nil
+}
+
+// recordEvery is how often it is asked what GPUs do.
+const recordEvery = 5 * time.Second
+
+// recordGPUs begins to write down what the GPUs do, and returns what ends that.
+func (s *step) recordGPUs(ctx context.Context) func() []nvml.Use {
+	var ids []string
+	if s.given != nil {
+		for _, d := range s.given.gpus {
+			if d.GPU.UUID != "" && d.MIG == nil {
+				ids = append(ids, d.GPU.UUID)
+			}
+		}
+	}
+	none := func() []nvml.Use { return nil }
+	if len(ids) == 0 || s.Limits.Stats == nil {
+		return none
+	}
+	program, err := s.Devices.NVML()
+	if err != nil {
+		s.Log.Warn("what the GPUs do is not known", "err", err)
+		return none
+	}
+	client := nvml.New(nvml.Options{Program: program})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan []nvml.Use, 1)
+	go func() {
+		uses, err := client.Record(ctx, recordEvery, ids...)
+		if err != nil {
+			s.Log.Warn("what the GPUs did is not fully known", "err", err)
+		}
+		done <- uses
+	}()
+	return func() []nvml.Use {
+		cancel()
+		uses := <-done
+		if err := client.Close(); err != nil {
+			s.Log.Debug("end gangway-nvml", "err", err)
+		}
+		return uses
+	}
+}
