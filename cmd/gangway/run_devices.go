@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -42,6 +43,7 @@ func (f *deviceFlags) options(c *config.Config, getenv func(string) string) (ste
 		{"--cdi-dir", "devices.cdi_dirs", len(f.dirs) > 0, func() { d.Dirs = f.dirs }},
 		{"--nvidia-root", "devices.nvidia_roots", len(f.roots) > 0, func() { d.Nvidia.Roots = f.roots }},
 		{"--rdma", "devices.rdma", d.RDMA != "", func() {}},
+		{"MELLANOX_VISIBLE_DEVICES", "devices.rdma", getenv("MELLANOX_VISIBLE_DEVICES") != "", func() {}},
 	} {
 		if !flag.set {
 			continue
@@ -51,9 +53,8 @@ func (f *deviceFlags) options(c *config.Config, getenv func(string) string) (ste
 		}
 		flag.apply()
 	}
-	if d.RDMA == "" {
-		d.RDMA = c.Devices.RDMA
-	}
+	d.Visible = getenv("NVIDIA_VISIBLE_DEVICES")
+	d.RDMA = cmp.Or(d.RDMA, getenv("MELLANOX_VISIBLE_DEVICES"), c.Devices.RDMA)
 	d.NVML = func() (string, error) { return findNVML(getenv) }
 	return d, nil
 }

@@ -76,7 +76,7 @@ type State struct {
 	Dir      string              `json:"dir,omitempty"`      // private, lives as long as the container
 	GPUs     []string            `json:"gpus,omitempty"`     // UUIDs
 	Edits    *cdi.ContainerEdits `json:"edits,omitempty"`    // prepare: of the hooks before
-	Pid      int                 `json:"pid,omitempty"`      // start, stop: of the container's init, on the host
+	Pid      int                 `json:"pid,omitempty"`      // start: of the container's init, on the host
 	ExitCode *int                `json:"exitCode,omitempty"` // stop; 128+n: by signal n
 }
 

@@ -24,6 +24,7 @@ import (
 type Devices struct {
 	CDI     []string      // by name: vendor.com/class=name
 	GPUs    string        // NVIDIA's: a number, "all", or names, as package nvidia reads it
+	Visible string        // which of them may be given, as the user's NVIDIA_VISIBLE_DEVICES says
 	GPUWait time.Duration // how long GPUs that others have are waited for; negative is for ever
 	RDMA    string        // adapters: auto, all, none, or names, as package rdma reads it; empty: none
 	Dirs    []string      // of CDI specifications; none is the standard's
@@ -46,7 +47,7 @@ type given struct {
 
 // devices finds out what hooks add to the container. GPUs are leased until it ends.
 func (s *step) devices(ctx context.Context) error {
-	s.given = &given{edits: &cdispecs.ContainerEdits{}}
+	s.given = given{edits: &cdispecs.ContainerEdits{}}
 	named, gpus, err := s.namedDevices(ctx)
 	if err != nil {
 		return err
@@ -144,7 +145,7 @@ func (s *step) addOurs(ctx context.Context, r *cdi.Registry) error {
 // enter enters the edits into a specification that has nothing else, and says what they
 // cannot do.
 func (s *step) enter() error {
-	g := s.given
+	g := &s.given
 	g.made = specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}}
 	var err error
 	if g.report, err = cdi.Apply(&g.made, g.edits); err != nil {
@@ -166,14 +167,14 @@ func (s *step) enter() error {
 
 // apply enters what hooks add into what Build made.
 func (s *step) apply() {
-	if s.given == nil {
-		return
+	g := &s.given
+	if g.edits == nil {
+		return // a trial, which is given nothing
 	}
-	g := s.given
 	s.built.Files = append(s.built.Files, g.files...)
 	s.built.Notes = append(s.built.Notes, g.notes...)
 	s.built.Spec.Process.Rlimits = append(s.built.Spec.Process.Rlimits, g.rlimits...)
-	s.built.Spec.Process.Env = s.given.environ(s.built.Spec.Process.Env)
+	s.built.Spec.Process.Env = g.environ(s.built.Spec.Process.Env)
 	s.built.Spec.Linux.Devices = append(s.built.Spec.Linux.Devices, g.made.Linux.Devices...)
 	for _, m := range g.made.Mounts {
 		isFile := slices.ContainsFunc(g.report.Mountpoints, func(p cdi.Mountpoint) bool { return p.Path == m.Destination && !p.Dir })
@@ -183,6 +184,9 @@ func (s *step) apply() {
 
 // environ enters the variables of the edits into an environment.
 func (g *given) environ(env []string) []string {
+	if g.made.Process == nil {
+		return env
+	}
 	set := variables(g.made.Process.Env)
 	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")

@@ -33,7 +33,7 @@ func (s *step) gpus(ctx context.Context, named []string) (*cdispecs.ContainerEdi
 	case len(named) > 0:
 		asked = "device=" + strings.Join(named, ",")
 	}
-	visible := s.Getenv("NVIDIA_VISIBLE_DEVICES")
+	visible := s.Devices.Visible
 	if asked == "" && (visible == "" || visible == "void") {
 		if hint := nvidia.Hint(variables(s.image.Config.Env)["NVIDIA_VISIBLE_DEVICES"]); hint != "" {
 			s.given.notes = append(s.given.notes, hint)
@@ -295,11 +295,9 @@ const recordEvery = 5 * time.Second
 // recordGPUs begins to write down what the GPUs do, and returns what ends that.
 func (s *step) recordGPUs(ctx context.Context) func() []nvml.Use {
 	var ids []string
-	if s.given != nil {
-		for _, d := range s.given.gpus {
-			if d.GPU.UUID != "" && d.MIG == nil {
-				ids = append(ids, d.GPU.UUID)
-			}
+	for _, d := range s.given.gpus {
+		if d.GPU.UUID != "" && d.MIG == nil {
+			ids = append(ids, d.GPU.UUID)
 		}
 	}
 	none := func() []nvml.Use { return nil }

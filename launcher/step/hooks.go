@@ -153,6 +153,7 @@ func (s *step) ociState(status specs.ContainerState) specs.State {
 // stopHooks runs the hooks that see the end.
 func (s *step) stopHooks(ctx context.Context) error {
 	state := s.hookState()
+	state.Pid = 0 // it may be another's by now
 	if s.ran {
 		code := s.code
 		state.ExitCode = &code

@@ -18,9 +18,6 @@ import (
 func (s *step) rdma(ctx context.Context) (*cdispecs.ContainerEdits, error) {
 	asked := s.Devices.RDMA
 	if asked == "" {
-		asked = s.Getenv("MELLANOX_VISIBLE_DEVICES")
-	}
-	if asked == "" {
 		return nil, nil
 	}
 	host, err := rdma.Discover(ctx, rdma.Options{})

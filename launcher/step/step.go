@@ -192,9 +192,9 @@ type step struct {
 	container  *runtime.Container
 	server     *server
 	ranks      *ranks
-	given      *given // by hooks
-	ran        bool   // the command has
-	code       int    // with which it ended then
+	given      given // by hooks
+	ran        bool  // the command has
+	code       int   // with which it ended then
 	recorded   func() []nvml.Use
 	group      *cgroup.Group // nil: none is wanted
 	memory     *cgroup.Watch // nil: there is no limit
