@@ -45,8 +45,12 @@ type Config struct {
 	Linger func()
 	// Placed is called with the host's pid of PID 1 before it mounts anything, and of each
 	// process that joins before it is inside, so that it can be put into its cgroup. It
-	// may be nil.
-	Placed func(pid int) error
+	// may be nil. made says that it was made in Cgroup.
+	Placed func(pid int, made bool) error
+	// Cgroup is a directory of a cgroup of version 2 that processes are made in where the
+	// kernel lets the caller; it may be nil. To be made there takes no time; to be moved
+	// there may take 10 ms, because the kernel waits for all CPUs.
+	Cgroup *os.File
 	Log    *slog.Logger // nil: none
 }
 

@@ -94,7 +94,7 @@ func (c *Container) join(ctx context.Context, j JoinProcess) (*Process, error) {
 		}
 		switch {
 		case r.Note == plan.NoteEnter:
-			err = c.config.Placed(sock.outer.pid)
+			err = c.config.Placed(sock.outer.pid, sock.outer.made)
 			if err = errors.Join(err, fork.Answer(sock.fd, 0)); err != nil {
 				_ = sock.outer.signal(syscall.SIGKILL)
 				_, _ = sock.outer.wait()
@@ -160,7 +160,11 @@ func (c *Container) enter(j *JoinProcess) (*plan.Plan, *entering, error) {
 		return nil, nil, err
 	}
 	p := c.joinPlan(j, spaces)
-	m, err := fork.Load(p, k.fds, fork.Options{CloseRange: c.features.CloseRange})
+	o := fork.Options{CloseRange: c.features.CloseRange}
+	if !j.ambient {
+		o.Cgroup = c.cgroup()
+	}
+	m, err := fork.Load(p, k.fds, o)
 	if err != nil {
 		_ = unix.Close(sock)
 		return nil, nil, fmt.Errorf("load plan: %w", err)
@@ -170,7 +174,7 @@ func (c *Container) enter(j *JoinProcess) (*plan.Plan, *entering, error) {
 		_ = unix.Close(sock)
 		return nil, nil, err
 	}
-	outer := &process{pid: child.PID, pidfd: child.PidFD}
+	outer := &process{pid: child.PID, pidfd: child.PidFD, made: child.InCgroup}
 	outer.close()
 	return p, &entering{sock, outer}, nil
 }

@@ -18,26 +18,36 @@ import (
 // limitFlags say how much of the machine a container may use.
 type limitFlags struct {
 	limits  cgroup.Limits
+	cpus    cpuSet
 	require bool
 	stats   bool
 }
 
 func (f *limitFlags) add(fl *pflag.FlagSet) {
 	fl.Var(newValue(&f.limits.CPUs, "N", cgroup.ParseCPUs), "cpus", "CPU time that the container may use: 2, or 0.5")
-	fl.Var(newValue(&f.limits.CPUSet, "LIST", parseCPUSet), "cpuset", "the CPUs that it may use: 0-3,8")
+	fl.Var(newValue(&f.cpus, "LIST", parseCPUSet), "cpuset", "the CPUs that it may use: 0-3,8; near: those near its GPUs")
 	fl.Var(newValue(&f.limits.Memory, "SIZE", cgroup.ParseMemory), "mem", "memory that it may use: 16G; a number alone is MiB")
 	fl.Var(newValue(&f.limits.Pids, "N", parsePids), "pids-limit", "processes and threads that it may have, PID 1 among them")
 	fl.BoolVar(&f.require, "require-cgroup", false, "run nothing unless all limits are enforced by the kernel")
 	fl.BoolVar(&f.stats, "stats", false, "print at the end what was used")
 }
 
+// cpuSet is what --cpuset says.
+type cpuSet struct {
+	set  cgroup.Set
+	near bool // the GPUs
+}
+
 // parseCPUSet refuses what the kernel's files may say: no CPU at all.
-func parseCPUSet(text string) (cgroup.Set, error) {
+func parseCPUSet(text string) (cpuSet, error) {
+	if text == "near" {
+		return cpuSet{near: true}, nil
+	}
 	set, err := cgroup.ParseSet(text)
 	if err == nil && len(set) == 0 {
 		err = fault.Usage(errors.New("it names no CPU"), "write a list, as in 0-3,8; or leave it out")
 	}
-	return set, err
+	return cpuSet{set: set}, err
 }
 
 // parsePids refuses what no container fits in: its PID 1 starts the command.
@@ -51,7 +61,8 @@ func parsePids(text string) (int64, error) {
 
 // options checks the limits against the machine.
 func (f *limitFlags) options(w io.Writer) (step.Limits, error) {
-	l := step.Limits{Limits: f.limits, Require: f.require}
+	f.limits.CPUSet = f.cpus.set
+	l := step.Limits{Limits: f.limits, Near: f.cpus.near, Require: f.require}
 	if f.stats {
 		l.Stats = func(used cgroup.Stats, rung string, gpus []nvml.Use) {
 			printStats(w, used, rung)

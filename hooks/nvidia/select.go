@@ -57,8 +57,12 @@ func Select(d *Driver, r Request) (Choice, error) {
 		return Choice{}, nil
 	}
 	if d == nil {
+		asked, without := "--gpus="+gpus, "run without --gpus"
+		if r.GPUs == "" {
+			asked, without = "NVIDIA_VISIBLE_DEVICES="+r.User, "unset NVIDIA_VISIBLE_DEVICES"
+		}
 		return Choice{}, &fault.Error{
-			What: fmt.Errorf("choose GPUs (%s): %w", gpus, ErrNoDriver), Hint: "run without --gpus, or on a machine with a GPU", Code: fault.CodeFailed,
+			What: fmt.Errorf("choose GPUs (%s): %w", asked, ErrNoDriver), Hint: without + ", or use a machine with a GPU", Code: fault.CodeFailed,
 		}
 	}
 	pool := d.Devices()

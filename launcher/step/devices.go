@@ -2,6 +2,7 @@ package step
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -72,8 +73,8 @@ func (s *step) devices(ctx context.Context) error {
 	if err := s.loaders(ctx); err != nil {
 		return err
 	}
-	if !s.dry {
-		s.phase("devices", strings.Join(s.nodes(), " "))
+	if nodes := s.nodes(); len(nodes) > 0 {
+		s.phase("devices", strings.Join(nodes, " "))
 	}
 	return nil
 }
@@ -127,6 +128,17 @@ func (s *step) addOurs(ctx context.Context, r *cdi.Registry) error {
 		return err
 	}
 	made := found.Specs()
+	if slices.ContainsFunc(s.Devices.CDI, func(name string) bool { return strings.HasPrefix(name, nvidia.KindIMEX+"=") }) {
+		driver, _, err := s.nvidia(ctx, "")
+		if err != nil && !errors.Is(err, nvidia.ErrNoDriver) {
+			return err
+		}
+		if driver != nil {
+			if channels := driver.IMEXSpec(); channels != nil {
+				made = append(made, channels)
+			}
+		}
+	}
 	adapters, err := rdma.Discover(ctx, rdma.Options{})
 	if err != nil {
 		return err

@@ -1,10 +1,12 @@
 package step
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 // Limits are what a container may use, and what becomes known of it.
 type Limits struct {
 	cgroup.Limits
+	Near    bool // CPUSet is to be the CPUs that are near the GPUs
 	Require bool // everything is enforced, or nothing is run
 	// Stats is told at the end what was used; it may be nil.
 	Stats func(used cgroup.Stats, rung string, gpus []nvml.Use)
@@ -27,7 +30,7 @@ type Limits struct {
 
 // wanted says whether there is to be a control group.
 func (l *Limits) wanted() bool {
-	return l.Require || l.Stats != nil || l.CPUs != 0 || l.CPUSet != nil || l.Memory != 0 || l.Pids != 0
+	return l.Require || l.Stats != nil || l.CPUs != 0 || l.CPUSet != nil || l.Near || l.Memory != 0 || l.Pids != 0
 }
 
 // removePatience is how long what is left in a control group may take to end.
@@ -58,7 +61,10 @@ func (s *step) limit(ctx context.Context) error {
 		defer cancel()
 		return g.Remove(ctx)
 	})
-	limits := s.Limits.Limits
+	limits, err := s.nearGPUs()
+	if err != nil {
+		return err
+	}
 	if g.Rung() == cgroup.Root {
 		limits.Devices = s.deviceRules()
 	}
@@ -86,10 +92,47 @@ func (s *step) limit(ctx context.Context) error {
 	if g.Rung() == cgroup.None {
 		return nil
 	}
-	if err := g.Sup().Place(os.Getpid()); err != nil {
-		return fmt.Errorf("put the supervisor into its control group: %w", err)
+	if limits.CPUs != 0 || limits.CPUSet != nil {
+		// What serves the root uses CPU time for the container. For anything else the
+		// supervisor stays where it is: to be moved there and back takes 10 ms each.
+		if err := g.Sup().Place(os.Getpid()); err != nil {
+			return fmt.Errorf("put the supervisor into its control group: %w", err)
+		}
+	}
+	if s.ranksDir, err = g.Ranks().FD(); err == nil {
+		s.onClose(s.ranksDir.Close)
+	} else if !errors.Is(err, errors.ErrUnsupported) {
+		return err
 	}
 	return s.watchMemory()
+}
+
+// nearGPUs gives the container the CPUs that are near its GPUs, if that was asked for, or
+// if it is to have some CPUs, and these are enough.
+func (s *step) nearGPUs() (cgroup.Limits, error) {
+	limits := s.Limits.Limits
+	if !s.Limits.Near && (limits.CPUSet != nil || limits.CPUs == 0) {
+		return limits, nil
+	}
+	var addresses []string
+	for _, g := range s.given.gpus {
+		addresses = append(addresses, g.GPU.Bus)
+	}
+	sys := cmp.Or(s.Devices.Nvidia.Sys, "/sys")
+	cpus, _ := cgroup.Near(sys, addresses...)
+	may := cgroup.Here("/proc", sys).CPUs
+	cpus = slices.DeleteFunc(cpus, func(cpu int) bool { return !slices.Contains(may, cpu) })
+	switch {
+	case s.Limits.Near && len(cpus) == 0:
+		why := "the container has no GPU"
+		if len(addresses) > 0 {
+			why = "the machine does not say which are, or this process may use none of them"
+		}
+		return limits, &fault.Error{What: errors.New("use the CPUs near the GPUs (--cpuset=near): " + why), Hint: "write a list, as in --cpuset=0-3,8; or leave it out"}
+	case s.Limits.Near || float64(len(cpus)) >= limits.CPUs:
+		limits.CPUSet = cpus
+	}
+	return limits, nil
 }
 
 // deviceRules are the devices that the container may use, whatever nodes it comes by: those
@@ -152,8 +195,14 @@ func (s *step) watchMemory() error {
 	return nil
 }
 
-// place puts a process of the container into its control group.
-func (s *step) place(pid int) error { return s.group.Ranks().Place(pid) }
+// place puts a process of the container into its control group, as far as it was not made
+// there.
+func (s *step) place(pid int, made bool) error {
+	if made {
+		return s.group.Ranks().Settle(pid)
+	}
+	return s.group.Ranks().Place(pid)
+}
 
 // used tells what the container used, and why it was killed if it ran out of memory.
 func (s *step) used(status error) error {

@@ -444,7 +444,7 @@ func (s *step) optionDigests() map[string]string {
 		{"--gpus", s.Devices.GPUs, ""},
 		{"--rdma", s.Devices.RDMA, ""},
 		{"--cpus", s.Limits.CPUs, float64(0)},
-		{"--cpuset", s.Limits.CPUSet, cgroup.Set(nil)},
+		{"--cpuset", fmt.Sprint(s.Limits.CPUSet, s.Limits.Near), fmt.Sprint(cgroup.Set(nil), false)},
 		{"--mem", s.Limits.Memory, int64(0)},
 		{"--pids-limit", s.Limits.Pids, int64(0)},
 	} {

@@ -48,7 +48,7 @@ func (s *step) configFor(ctx context.Context, rung string) (*runtime.Config, err
 		Log:    s.Log,
 	}
 	if s.group != nil {
-		c.Placed = s.place
+		c.Placed, c.Cgroup = s.place, s.ranksDir
 	}
 	var err error
 	switch rung {

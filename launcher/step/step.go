@@ -198,6 +198,7 @@ type step struct {
 	recorded   func() []nvml.Use
 	group      *cgroup.Group // nil: none is wanted
 	memory     *cgroup.Watch // nil: there is no limit
+	ranksDir   *os.File      // that processes are made in; nil: there is none
 	confined   *confined
 	saved      string // directory of what was written
 	complete   bool   // the command ran to its end, or to that of its time

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -82,8 +81,8 @@ func (l *Leaf) Settle(pid int) error {
 }
 
 // FD opens the leaf's directory in the hierarchy of version 2, for clone3 with
-// CLONE_INTO_CGROUP. It fails with an error that wraps errors.ErrUnsupported where the kernel
-// does not let the caller do that, which is tried.
+// CLONE_INTO_CGROUP (Linux 5.7). The kernel may not let the caller do that, who then has to
+// Place the process. The error wraps errors.ErrUnsupported where there is no version 2.
 func (l *Leaf) FD() (*os.File, error) {
 	if len(l.g.trees) == 0 || l.g.trees[0].version != 2 {
 		return nil, fmt.Errorf("start into cgroup: no hierarchy of version 2: %w", errors.ErrUnsupported)
@@ -92,24 +91,7 @@ func (l *Leaf) FD() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start into cgroup: %w", err)
 	}
-	if err := probe(dir); err != nil {
-		_ = dir.Close()
-		return nil, fmt.Errorf("start into cgroup: %w: %w", errors.ErrUnsupported, err)
-	}
 	return dir, nil
-}
-
-// probe starts nothing in dir: a child that gets as far as not finding its program was
-// let in.
-func probe(dir *os.File) error {
-	const nothing = "/proc/self/gangway-no-such-program"
-	_, err := os.StartProcess(nothing, []string{nothing}, &os.ProcAttr{
-		Sys: &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())},
-	})
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // settle sets the affinity and the rlimits of pid that stand in for controllers.
