@@ -23,14 +23,17 @@ import (
 
 // Devices say what of the machine's devices a container gets.
 type Devices struct {
-	CDI     []string      // by name: vendor.com/class=name
-	GPUs    string        // NVIDIA's: a number, "all", or names, as package nvidia reads it
-	Visible string        // which of them may be given, as the user's NVIDIA_VISIBLE_DEVICES says
-	GPUWait time.Duration // how long GPUs that others have are waited for; negative is for ever
-	RDMA    string        // adapters: auto, all, none, or names, as package rdma reads it; empty: none
-	Dirs    []string      // of CDI specifications; none is the standard's
-	Nvidia  nvidia.Options
-	NVML    func() (string, error) // finds the program that asks the driver's library
+	CDI     []string // by name: vendor.com/class=name
+	GPUs    string   // NVIDIA's: a number, "all", or names, as package nvidia reads it
+	Visible string   // which of them may be given, as the user's NVIDIA_VISIBLE_DEVICES says
+	// Allocation lists the GPUs of a job by UUID, of which it gets all unless it asks for
+	// less; nil is a run without one, which leases its GPUs.
+	Allocation []string
+	GPUWait    time.Duration // how long GPUs that others have are waited for; negative is for ever
+	RDMA       string        // adapters: auto, all, none, or names, as package rdma reads it; empty: none
+	Dirs       []string      // of CDI specifications; none is the standard's
+	Nvidia     nvidia.Options
+	NVML       func() (string, error) // finds the program that asks the driver's library
 }
 
 // given is what hooks add to a container.
@@ -44,6 +47,8 @@ type given struct {
 	notes  []string
 	// rlimits that the devices need.
 	rlimits []specs.POSIXRlimit
+	// pathNeeded says that the loader's cache will not be the one that was made.
+	pathNeeded bool
 }
 
 // devices finds out what hooks add to the container. GPUs are leased until it ends.
@@ -207,6 +212,9 @@ func (g *given) environ(env []string) []string {
 	})
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		env = append(env, name+"="+set[name])
+	}
+	if g.pathNeeded {
+		return libraryPath(env, g.needs.Dirs)
 	}
 	return env
 }

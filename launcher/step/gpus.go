@@ -34,7 +34,7 @@ func (s *step) gpus(ctx context.Context, named []string) (*cdispecs.ContainerEdi
 		asked = "device=" + strings.Join(named, ",")
 	}
 	visible := s.Devices.Visible
-	if asked == "" && (visible == "" || visible == "void") {
+	if asked == "" && s.Devices.Allocation == nil && (visible == "" || visible == "void") {
 		if hint := nvidia.Hint(variables(s.image.Config.Env)["NVIDIA_VISIBLE_DEVICES"]); hint != "" {
 			s.given.notes = append(s.given.notes, hint)
 		}
@@ -44,7 +44,7 @@ func (s *step) gpus(ctx context.Context, named []string) (*cdispecs.ContainerEdi
 	if err != nil && !errors.Is(err, nvidia.ErrNoDriver) {
 		return nil, err
 	}
-	choice, err := nvidia.Select(driver, nvidia.Request{GPUs: asked, User: visible})
+	choice, err := nvidia.Select(driver, nvidia.Request{GPUs: asked, User: visible, Allocation: s.Devices.Allocation})
 	if err != nil || choice.Count == 0 {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (s *step) inventory(ctx context.Context) (*nvml.Inventory, error) {
 
 // lease takes GPUs that no other run has.
 func (s *step) lease(ctx context.Context, choice nvidia.Choice) ([]nvidia.Device, error) {
-	if s.dry {
+	if s.dry || s.Devices.Allocation != nil {
 		return choice.Candidates[:choice.Count], nil
 	}
 	var ids []string
@@ -233,7 +233,11 @@ func (s *step) loaders(ctx context.Context) error {
 	for _, f := range loaded.Files {
 		s.given.files = append(s.given.files, spec.File{Path: f.Path, Content: f.Content, Mode: 0o644})
 	}
-	s.keptCache(n.Dirs)
+	if s.named != nil {
+		// A cache that ldconfig wrote in it before lies over ours.
+		_, err := os.Lstat(filepath.Join(s.named.Upper(), "etc/ld.so.cache"))
+		s.given.pathNeeded = err == nil
+	}
 	if len(s.given.gpus) == 0 {
 		return nil
 	}
@@ -247,22 +251,17 @@ func (s *step) loaders(ctx context.Context) error {
 	return err
 }
 
-// keptCache gives a variable to a container in which ldconfig was run before: the cache
-// that it wrote lies over ours.
-func (s *step) keptCache(dirs []string) {
-	if s.named == nil {
-		return
+// libraryPath adds the directories of the libraries to LD_LIBRARY_PATH, where the loader's
+// cache does not lead there.
+func libraryPath(env, dirs []string) []string {
+	const name = "LD_LIBRARY_PATH="
+	i := slices.IndexFunc(env, func(v string) bool { return strings.HasPrefix(v, name) })
+	if i < 0 {
+		return append(env, name+strings.Join(dirs, ":"))
 	}
-	if _, err := os.Lstat(filepath.Join(s.named.Upper(), "etc/ld.so.cache")); err != nil {
-		return
-	}
-	env := s.given.made.Process
-	for _, v := range slices.Concat(s.image.Config.Env, env.Env) {
-		if value, ok := strings.CutPrefix(v, "LD_LIBRARY_PATH="); ok && value != "" {
-			dirs = append([]string{value}, dirs...)
-		}
-	}
-	env.Env = append(env.Env, "LD_LIBRARY_PATH="+strings.Join(dirs, ":"))
+	env = slices.Clone(env)
+	env[i] = name + strings.Join(append([]string{strings.TrimPrefix(env[i], name)}, dirs...), ":")
+	return env
 }
 
 // load looks into the image, or has it looked into.

@@ -254,6 +254,9 @@ func (s *step) treeRoot(ctx context.Context, c *runtime.Config, rung string) err
 func (s *step) directoryRoot(c *runtime.Config, rung string) error {
 	in := dirRoot(s.image.Dir)
 	c.Root.Dir = s.image.Dir
+	if rung == rungDir && len(s.given.needs.Dirs) > 0 {
+		s.given.pathNeeded = true // no file can be put into it
+	}
 	var missing []string
 	add := func(path string, dir bool, f spec.File) (string, error) {
 		at, info, err := in.resolve(path)

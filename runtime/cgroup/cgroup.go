@@ -61,7 +61,11 @@ type Missing struct {
 
 // String is one line for people.
 func (m Missing) String() string {
-	s := m.What + " is not limited: " + m.Why
+	verb := " is"
+	if strings.HasSuffix(m.What, "s") { // "processes"
+		verb = " are"
+	}
+	s := m.What + verb + " not limited: " + m.Why
 	if m.Hint != "" {
 		s += " (" + m.Hint + ")"
 	}

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	code := m.Run()
-	for _, instance := range []string{"test", "bench", ""} { // groups share these, and leave them
+	for _, instance := range []string{"test", "bench", "above", ""} { // groups share these, and leave them
 		dirs, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup/*/gangway", instance))
 		for _, dir := range dirs {
 			_ = os.Remove(dir)
@@ -206,7 +206,7 @@ func TestGroupMemory(t *testing.T) {
 		t.Fatal("no report")
 	}
 	t.Log(o)
-	if o.Limit != 64<<20 || o.Peak < 60<<20 || o.Peak > 65<<20 || o.Kills < 1 || o.Rank != 1 {
+	if o.Above || o.Limit != 64<<20 || o.Peak < 60<<20 || o.Peak > 65<<20 || o.Kills < 1 || o.Rank != 1 {
 		t.Errorf("report %+v", o)
 	}
 	if len(o.Largest) == 0 || o.Largest[0].PID != hog.Process.Pid {
@@ -218,6 +218,45 @@ func TestGroupMemory(t *testing.T) {
 	if err := sup.Process.Signal(syscall.Signal(0)); err != nil {
 		t.Errorf("the supervisor ended: %v", err)
 	}
+}
+
+// TestGroupMemoryAbove: it is said when the memory that ran out is not that of the ranks.
+func TestGroupMemoryAbove(t *testing.T) {
+	g, err := cgroup.Open(t.Context(), cgroup.Options{Instance: "above", Name: "memory", UID: os.Getuid()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Remove(within(t, 10*time.Second)); err != nil {
+			t.Error(err)
+		}
+	})
+	if g.Rung() != cgroup.Root {
+		t.Skip("needs root: to limit a group above")
+	}
+	limit(t, g, cgroup.Limits{Memory: 512 << 20})
+	file := filepath.Dir(g.Dir()) + "/memory.max"
+	if g.Version() == 1 {
+		file = "/sys/fs/cgroup/memory/gangway/above/memory.limit_in_bytes"
+	}
+	if err := os.WriteFile(file, []byte("64M"), 0); err != nil {
+		t.Fatal(err)
+	}
+	watch, err := g.Watch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Stop()
+	hog := placed(t, g, "memory")
+	hog.release()
+	if err := hog.Wait(); err == nil {
+		t.Fatal("1 GiB fits into 64 MiB")
+	}
+	o := watch.OOM()
+	if o == nil || !o.Above || o.Limit != 512<<20 || !strings.Contains(o.String(), "a control group above") {
+		t.Errorf("report %+v", o)
+	}
+	t.Log(o)
 }
 
 func TestGroupPids(t *testing.T) {

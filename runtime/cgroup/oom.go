@@ -16,12 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OOM is a report of ranks that were ended because they wanted more memory than the limit.
+// OOM is a report of ranks that were ended because they wanted more memory than there was.
 type OOM struct {
 	Rank    int       // the one with the largest process, -1 if that is not known
 	Kills   uint64    // processes that the kernel ended
-	Peak    int64     // bytes, of all ranks together
+	Peak    int64     // bytes, of all ranks together; 0 is unknown
 	Limit   int64     // bytes
+	Above   bool      // it was not this limit: that of a group above, or the machine's memory
 	Largest []Process // the largest when last seen, at most 5; the first was the largest
 }
 
@@ -31,7 +32,18 @@ func (o OOM) String() string {
 	if o.Rank >= 0 {
 		who = "rank " + strconv.Itoa(o.Rank)
 	}
-	s := fmt.Sprintf("%s ran out of memory: peak %s, limit %s, %d killed", who, Bytes(o.Peak), Bytes(o.Limit), o.Kills)
+	what := "ran out of memory"
+	if o.Above {
+		what = "were ended because the machine, or a control group above theirs, ran out of memory"
+		if o.Rank >= 0 {
+			what = "was" + strings.TrimPrefix(what, "were")
+		}
+	}
+	peak := "unknown"
+	if o.Peak > 0 {
+		peak = Bytes(o.Peak)
+	}
+	s := fmt.Sprintf("%s %s: peak %s, limit %s, %d killed", who, what, peak, Bytes(o.Limit), o.Kills)
 	var names []string
 	for _, p := range o.Largest {
 		names = append(names, fmt.Sprintf("%d (%s) %s", p.PID, p.Name, Bytes(p.RSS)))
@@ -205,13 +217,32 @@ func (w *Watch) OOM() *OOM {
 	s := w.g.Stats()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	o := &OOM{Rank: w.rank, Kills: kills, Peak: s.MemoryPeak, Limit: s.MemoryLimit, Largest: slices.Clone(w.largest)}
-	for _, name := range s.Unknown {
-		if name == "MemoryPeak" { // kernels before 5.19: it was as much as there was to have
-			o.Peak = o.Limit
-		}
+	o := &OOM{Rank: w.rank, Kills: kills, Peak: s.MemoryPeak, Limit: s.MemoryLimit, Above: !w.reached(), Largest: slices.Clone(w.largest)}
+	if slices.Contains(s.Unknown, "MemoryPeak") && !o.Above { // kernels before 5.19: it was as much as there was to have
+		o.Peak = o.Limit
 	}
 	return o
+}
+
+// reached says whether the ranks came to their own limit. Version 2 tells of when that was
+// more than the kernel could find otherwise.
+func (w *Watch) reached() bool {
+	dir := w.tree.leaf(ranksLeaf)
+	if w.tree.version == 2 {
+		n, ok := pairs(dir, "memory.events")["oom"]
+		return n > 0 || !ok
+	}
+	if n, _ := number(dir, "memory.failcnt"); n > 0 {
+		return true
+	}
+	// Where memory and swap have one limit it is that of both which fails, and Linux 6.18 does
+	// not count that.
+	peak, ok := number(dir, "memory.memsw.max_usage_in_bytes")
+	if !ok {
+		peak, ok = number(dir, "memory.max_usage_in_bytes")
+	}
+	limit, limited := number(dir, "memory.limit_in_bytes")
+	return !ok || !limited || limit != Unlimited && peak >= limit-max(limit/16, 4<<20)
 }
 
 // rankOf tells the rank that pid belongs to, -1 if none.

@@ -346,6 +346,7 @@ func (g *Group) undo() {
 
 // Sweep removes the groups of instance ("" is "default") that killed supervisors left at
 // the top of the hierarchies, if no process is in them, and returns how many it removed.
+// Ranks that were frozen when their supervisor was killed are thawed, so that they can end.
 // Groups that are in use are locked and stay. Only root has such groups.
 func Sweep(proc, instance string) (int, error) {
 	if instance == "" {
@@ -355,21 +356,51 @@ func Sweep(proc, instance string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("sweep cgroups: %w", err)
 	}
+	var frozen []string
 	names := map[string]bool{}
-	for _, h := range found {
-		parent := filepath.Join(h.mount, top, instance)
-		for _, dir := range children(parent) {
-			lock, err := os.Open(dir)
-			if err != nil {
-				continue
+	each := func(do func(h *hierarchy, dir string)) {
+		for i := range found {
+			for _, dir := range children(filepath.Join(found[i].mount, top, instance)) {
+				lock, err := os.Open(dir)
+				if err != nil {
+					continue
+				}
+				if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+					do(&found[i], dir)
+				}
+				_ = lock.Close()
 			}
-			if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil && empty(dir) && removeTree(dir) == nil {
-				names[filepath.Base(dir)] = true
-			}
-			_ = lock.Close()
 		}
 	}
+	each(func(h *hierarchy, dir string) {
+		if thawLeft(h, filepath.Join(dir, ranksLeaf)) {
+			frozen = append(frozen, dir)
+		}
+	})
+	if len(frozen) > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), sweepPatience)
+		defer cancel()
+		poll(ctx, func() bool { return !slices.ContainsFunc(frozen, func(dir string) bool { return !empty(dir) }) })
+	}
+	each(func(_ *hierarchy, dir string) {
+		if empty(dir) && removeTree(dir) == nil {
+			names[filepath.Base(dir)] = true
+		}
+	})
 	return len(names), nil
+}
+
+// sweepPatience is how long what was frozen may take to end once it is thawed.
+const sweepPatience = 500 * time.Millisecond
+
+// thawLeft lets frozen ranks go on that nobody has any more, and says whether there are.
+func thawLeft(h *hierarchy, ranks string) bool {
+	file, thawed := "cgroup.freeze", "0"
+	if h.version == 1 {
+		file, thawed = "freezer.state", "THAWED"
+	}
+	is, err := read(ranks, file)
+	return err == nil && is != thawed && !empty(ranks) && write(ranks, file, thawed) == nil
 }
 
 // children lists the directories in dir.

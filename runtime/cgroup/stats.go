@@ -98,21 +98,28 @@ func (g *Group) cpuStats(s *Stats, unknown func(string)) {
 		if t.version == 2 && t.made && len(g.trees) == 1 {
 			v := pairs(t.dir, "cpu.stat")
 			s.CPU, s.CPUUser, s.CPUSystem = usec(v["usage_usec"]), usec(v["user_usec"]), usec(v["system_usec"])
-			s.Throttled = usec(v["throttled_usec"])
+			if n, ok := v["throttled_usec"]; ok {
+				s.Throttled = usec(n)
+			} else { // without the controller
+				unknown("Throttled")
+			}
 			return
 		}
 	}
-	t := g.made("cpuacct", 1)
-	if t == nil {
+	if t := g.made("cpuacct", 1); t != nil {
+		ns, _ := number(t.dir, "cpuacct.usage")
+		v := pairs(t.dir, "cpuacct.stat")
+		const tick = time.Second / 100 // USER_HZ, which no kernel of ours has otherwise
+		s.CPU, s.CPUUser, s.CPUSystem = time.Duration(ns), time.Duration(v["user"])*tick, time.Duration(v["system"])*tick
+	} else {
 		unknown("CPU")
-		return
+		unknown("CPUUser")
+		unknown("CPUSystem")
 	}
-	ns, _ := number(t.dir, "cpuacct.usage")
-	v := pairs(t.dir, "cpuacct.stat")
-	const tick = time.Second / 100 // USER_HZ, which no kernel of ours has otherwise
-	s.CPU, s.CPUUser, s.CPUSystem = time.Duration(ns), time.Duration(v["user"])*tick, time.Duration(v["system"])*tick
 	if t := g.made("cpu", 1); t != nil {
 		s.Throttled = time.Duration(pairs(t.dir, "cpu.stat")["throttled_time"])
+	} else {
+		unknown("Throttled")
 	}
 }
 
