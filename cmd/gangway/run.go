@@ -387,7 +387,11 @@ func sealed(args []string) error {
 	if at == 0 {
 		return errors.New("this process was not started by a command line")
 	}
-	return step.Seal(slices.Insert(slices.Clone(args), at, "--pid=host"))
+	args = slices.Insert(slices.Clone(args), at, "--pid=host")
+	if self, err := os.Executable(); err == nil {
+		args[0] = self // which the copy has no other way to know
+	}
+	return step.Seal(args)
 }
 
 func (f *runFlags) printPlan(ctx context.Context, w io.Writer, o step.Options) error {

@@ -65,6 +65,9 @@ func findNVML(getenv func(string) string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find this program: %w", err)
 	}
+	if step.Sealed() && filepath.IsAbs(os.Args[0]) {
+		self = os.Args[0]
+	}
 	path := "/usr/local/bin:/usr/bin"
 	if os.Geteuid() != 0 {
 		path = getenv("PATH")
