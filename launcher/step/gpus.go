@@ -288,8 +288,12 @@ func (s *step) load(ctx context.Context, n nvidia.Needs) (nvidia.Loaded, error) 
 	return nvidia.Load(t.FS(), n), nil
 }
 
-// recordEvery is how often it is asked what GPUs do.
-const recordEvery = 5 * time.Second
+// recordEvery is how often it is asked what GPUs do, and recordEnd how long the last answer
+// is waited for.
+const (
+	recordEvery = 5 * time.Second
+	recordEnd   = time.Second
+)
 
 // recordGPUs begins to write down what the GPUs do, and returns what ends that.
 func (s *step) recordGPUs(ctx context.Context) func() []nvml.Use {
@@ -320,7 +324,12 @@ func (s *step) recordGPUs(ctx context.Context) func() []nvml.Use {
 	}()
 	return func() []nvml.Use {
 		cancel()
-		uses := <-done
+		var uses []nvml.Use
+		select {
+		case uses = <-done:
+		case <-time.After(recordEnd):
+			s.Log.Warn("what the GPUs did is not known: gangway-nvml does not answer")
+		}
 		if err := client.Close(); err != nil {
 			s.Log.Debug("end gangway-nvml", "err", err)
 		}

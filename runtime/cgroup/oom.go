@@ -61,6 +61,8 @@ type Watch struct {
 	tree   *tree
 	done   chan struct{}
 	once   sync.Once
+	quiet  time.Duration // between samples, while nothing changes
+	last   int64         // bytes in use
 
 	mu      sync.Mutex // guards what follows
 	largest []Process
@@ -68,8 +70,8 @@ type Watch struct {
 }
 
 // Watch begins to watch: it looks at the memory in use from twice to two hundred times a
-// second, the more often the lower the limit, and near the limit notes the largest
-// processes for the report. Version 1 kills one process only: there the rest
+// second, the more often the lower the limit, and the more seldom while nothing changes; near
+// the limit it notes the largest processes for the report. Version 1 kills one process only: there the rest
 // of the ranks is ended by the Watch. Where memory is not limited it watches nothing.
 func (g *Group) Watch() (*Watch, error) {
 	w := &Watch{g: g, done: make(chan struct{}), rank: -1}
@@ -166,7 +168,10 @@ func (w *Watch) sample() time.Duration {
 	}
 	next := min(max(time.Duration(float64(limit)/2/growth*float64(time.Second)), 5*time.Millisecond), time.Second/2)
 	if now < limit/2 {
-		return next
+		if w.quiet = min(max(2*w.quiet, next), max(next, 50*time.Millisecond)); w.moved(now, limit) {
+			w.quiet = next
+		}
+		return w.quiet
 	}
 	began := time.Now()
 	pids, _ := processes(dir)
@@ -191,6 +196,13 @@ func (w *Watch) sample() time.Duration {
 		w.mu.Unlock()
 	}
 	return max(min(next, 50*time.Millisecond), 50*time.Since(began)) // at most 2 % of a CPU
+}
+
+// moved says whether the memory in use is another than it was.
+func (w *Watch) moved(now, limit int64) bool {
+	by := now - w.last
+	w.last = now
+	return max(by, -by) > limit/128
 }
 
 // use reads what is in use and the limit.

@@ -9,7 +9,7 @@ import (
 // Stats is what a group has used so far. A value that the kernel does not tell is in
 // Unknown by its field's name, and zero.
 type Stats struct {
-	CPU, CPUUser, CPUSystem time.Duration // of supervisor and ranks
+	CPU, CPUUser, CPUSystem time.Duration // of the ranks, and of the supervisor if it is in Sup
 	Throttled               time.Duration // time that processes waited because of the limit
 	Memory, MemoryPeak      int64         // bytes, of the ranks
 	MemoryLimit             int64         // bytes, or Unlimited
