@@ -22,7 +22,7 @@ RACE    := ./internal/... ./squashfs/... ./image/... ./runtime/... ./launcher/..
 # go-nvml wraps what NVIDIA has deprecated too, and gcc would say so 30 times.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 
-.PHONY: help build build-all gangway-nvml test test-long test-vm check race bench fuzz install clean
+.PHONY: help build build-all gangway-nvml test test-long test-vm test-gpu check race bench fuzz install clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -46,6 +46,11 @@ test-long: ## all tests with long random runs (hours)
 
 test-vm: ## cgroup v2, device filters and systemd, in a virtual machine (needs qemu-system-x86)
 	$(GO) run ./test/vm
+
+# Static, because it starts itself in containers; it can be carried to a machine without Go.
+test-gpu: build ## GPUs in containers, on a machine that has one
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/test-gpu ./test/gpu
+	bin/test-gpu
 
 check: race ## gofumpt, vet, go fix, staticcheck, deadcode, race detector
 	out=$$($(TOOL) gofumpt -l .); echo -n "$$out"; test -z "$$out"

@@ -82,12 +82,19 @@ type Group struct {
 	name    string  // gangway/default/run-17, below each tree's base
 	scope   string  // the unit on the rung Systemd
 	refused []Refusal
+	closed  []closed // hierarchies that are there and cannot be changed
 
 	mu       sync.Mutex // guards what follows
 	missing  []Missing
 	affinity Set    // in place of cpuset
 	nproc    uint64 // in place of pids; 0 is none
 	devices  *os.File
+}
+
+// closed is a hierarchy that cannot be changed.
+type closed struct {
+	tree
+	err error
 }
 
 // tree is the group in one hierarchy.
@@ -259,7 +266,12 @@ func (g *Group) why(controller string) string {
 	if g.rung == Systemd || g.rung == Delegated {
 		return "the controller " + controller + " is not delegated to this user"
 	}
-	return "this kernel has no controller " + controller
+	for _, c := range g.closed {
+		if c.offers(controllerOn(controller, c.version)) {
+			return c.err.Error()
+		}
+	}
+	return "no controller " + controller + " is mounted, or this kernel has none"
 }
 
 // use makes t's directories and switches controller on in them.

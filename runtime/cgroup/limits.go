@@ -51,6 +51,9 @@ type setting struct {
 	value      string
 }
 
+// partial says whether s goes without saying where memory is not limited.
+func (s setting) partial() bool { return strings.Contains(s.what, ": ") || s.what == "swap" }
+
 // settings are the files of version 2 or 1 that l comes down to. Devices are not
 // among them.
 func (l *Limits) settings(version int) []setting {
@@ -180,7 +183,9 @@ func (g *Group) Limit(l Limits) error {
 	}
 	for _, s := range l.settings(2) {
 		if name := controllerOn(s.controller, 1); g.tree(s.controller, 2) == nil && g.tree(name, 1) == nil {
-			g.miss(s.what, g.why(s.controller), "")
+			if !s.partial() {
+				g.miss(s.what, g.why(s.controller), "")
+			}
 			g.insteadOf(s, &l)
 		}
 	}

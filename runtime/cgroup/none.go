@@ -43,7 +43,7 @@ func (g *Group) advise(l *Limits) {
 	defer g.mu.Unlock()
 	noted := map[string]bool{}
 	for _, s := range l.settings2() {
-		if !noted[s.what] && !strings.Contains(s.what, ": ") {
+		if !noted[s.what] && !s.partial() {
 			noted[s.what] = true
 			g.miss(s.what, "there is no cgroup", "")
 		}

@@ -16,19 +16,18 @@ func (g *Group) asRoot(_ context.Context, found []hierarchy) error {
 		return Refusal{}
 	}
 	g.rung = Root
-	var first error
 	for i := range found {
 		h := &found[i]
 		t := &tree{hierarchy: h, base: h.mount, dir: filepath.Join(h.mount, g.name)}
 		if err := unix.Access(h.mount, unix.W_OK); err != nil {
-			first = fmt.Errorf("write to %s: %w", h.mount, err)
+			g.closed = append(g.closed, closed{*t, fmt.Errorf("write to %s: %w", h.mount, err)})
 			continue
 		}
 		g.trees = append(g.trees, t)
 	}
 	if len(g.trees) == 0 {
-		if first != nil {
-			return Refusal{Root, first.Error(), "in a container: mount the cgroup file system writable"}
+		if len(g.closed) > 0 {
+			return Refusal{Root, g.closed[0].err.Error(), "in a container: mount the cgroup file system writable"}
 		}
 		return Refusal{Root, "no cgroup file system is mounted", "mount -t cgroup2 cgroup2 /sys/fs/cgroup"}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
 )
 
 // systemdPatience is how long the user manager may take to make a scope. A machine that is
@@ -22,8 +23,12 @@ func (g *Group) asScope(ctx context.Context, found []hierarchy) error {
 		return Refusal{}
 	}
 	socket := filepath.Join(g.opts.Runtime, "systemd/private")
-	if _, err := os.Lstat(socket); g.opts.Runtime == "" || err != nil {
+	var st unix.Stat_t
+	if err := unix.Lstat(socket, &st); g.opts.Runtime == "" || err != nil {
 		return Refusal{Systemd, "this user has no systemd manager (XDG_RUNTIME_DIR, " + socket + ")", "log in through ssh, or: loginctl enable-linger"}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK || int(st.Uid) != g.opts.UID {
+		return Refusal{Systemd, socket + " is no socket of this user's", "XDG_RUNTIME_DIR has to be the user's own"}
 	}
 	if h := &found[0]; outside(h.home) {
 		// A scope elsewhere would escape the limits that hold for what is here.
@@ -31,12 +36,15 @@ func (g *Group) asScope(ctx context.Context, found []hierarchy) error {
 	}
 	g.rung = Systemd
 	g.scope = strings.ReplaceAll(g.name, "/", "-") + ".scope"
-	ctx, cancel := context.WithTimeout(ctx, systemdPatience)
+	limited, cancel := context.WithTimeout(ctx, systemdPatience)
 	defer cancel()
-	if err := startScope(ctx, socket, g.scope, os.Getpid()); err != nil {
+	if err := startScope(limited, socket, g.scope, os.Getpid()); err != nil {
 		var refusal dbus.Error
 		if errors.As(err, &refusal) && refusal.Name == "org.freedesktop.systemd1.UnitExists" {
 			return fmt.Errorf("start %s: %w", g.scope, os.ErrExist)
+		}
+		if limited.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("no answer from %s in %s", socket, systemdPatience)
 		}
 		return Refusal{Systemd, fmt.Sprintf("start %s: %v", g.scope, err), ""}
 	}
@@ -60,7 +68,7 @@ func outside(home string) bool {
 
 // startScope starts the scope through the manager's own socket, which needs no message bus.
 func startScope(ctx context.Context, socket, unit string, pid int) error {
-	conn, err := dbus.Dial("unix:path="+socket, dbus.WithContext(ctx))
+	conn, err := dbus.Dial("unix:path="+dbus.EscapeBusAddressValue(socket), dbus.WithContext(ctx))
 	if err != nil {
 		return err
 	}

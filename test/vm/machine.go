@@ -22,8 +22,13 @@ import (
 //go:embed init.sh
 var initScript string
 
-// machine writes the initramfs: packages, our tests, and what runs them.
-func machine(to, root, tests, run string) (err error) {
+// gangwayScript runs gangway in it.
+//
+//go:embed gangway.sh
+var gangwayScript string
+
+// machine writes the initramfs: packages, our tests and program, and what runs them.
+func machine(to, root, tests, gangway, run string) (err error) {
 	f, err := os.Create(to)
 	if err != nil {
 		return err
@@ -37,8 +42,20 @@ func machine(to, root, tests, run string) (err error) {
 	if err := a.tree(root, func(name string) bool { return slices.Contains(heavy, name) }); err != nil {
 		return err
 	}
+	for _, module := range []string{"fuse/fuse.ko", "overlayfs/overlay.ko"} {
+		found, err := filepath.Glob(filepath.Join(root, "lib/modules/*/kernel/fs", module))
+		if err != nil || len(found) == 0 {
+			return fmt.Errorf("find kernel's module %s: %w", module, os.ErrNotExist)
+		}
+		if err := a.file(filepath.Base(module), found[0]); err != nil {
+			return err
+		}
+	}
 	return errors.Join(
 		a.once("etc", a.dir),
+		a.text("gangway.sh", gangwayScript, 0o755),
+		a.file("usr/bin/gangway", gangway),
+		a.layout("image", filepath.Join(root, "bin/busybox")),
 		a.text("init", initScript, 0o755),
 		a.text("tests", "#!/bin/sh\nexec /cgroup.test -test.v -test.timeout 100s -test.run '"+strings.ReplaceAll(run, "'", "")+"'\n", 0o755),
 		a.text("etc/passwd", "root::0:0::/root:/bin/sh\nuser::1000:1000::/tmp:/bin/sh\n", 0o644),
@@ -87,7 +104,10 @@ func judge(out string) error {
 	if root, _, _ := strings.Cut(out, "VM-PART root status"); strings.Contains(root, "--- SKIP") {
 		errs = append(errs, errors.New("root skipped a test"))
 	}
-	for _, part := range []string{"root", "delegated", "systemd", "none"} {
+	for _, line := range regexp.MustCompile(`(?m)^VM-CHECK .* failed.*$`).FindAllString(out, -1) {
+		errs = append(errs, errors.New(strings.TrimSpace(line)))
+	}
+	for _, part := range []string{"root", "delegated", "systemd", "none", "gangway-root", "gangway-delegated", "gangway-systemd", "gangway-none"} {
 		if !slices.ContainsFunc(results, func(r []string) bool { return r[1] == part }) {
 			errs = append(errs, fmt.Errorf("part %q did not end", part))
 		}

@@ -1,6 +1,6 @@
 // Command vm runs the tests that need a kernel to themselves in a virtual machine: cgroup
 // version 2 with all controllers, device filters and systemd's user manager, as root and
-// as an ordinary user.
+// as an ordinary user. gangway itself runs there as well (gangway.sh).
 //
 //	go run ./test/vm            (make test-vm)
 //	go run ./test/vm -run Memory
@@ -57,8 +57,12 @@ func main1(ctx context.Context, cache, run string, patience time.Duration) error
 	if err := command(ctx, ".", "go", "test", "-c", "-o", tests, "./runtime/cgroup"); err != nil {
 		return fmt.Errorf("build tests: %w", err)
 	}
+	gangway := filepath.Join(cache, "gangway")
+	if err := command(ctx, ".", "go", "build", "-o", gangway, "./cmd/gangway"); err != nil {
+		return fmt.Errorf("build program: %w", err)
+	}
 	initramfs := filepath.Join(cache, "initramfs")
-	if err := machine(initramfs, root, tests, run); err != nil {
+	if err := machine(initramfs, root, tests, gangway, run); err != nil {
 		return fmt.Errorf("build machine: %w", err)
 	}
 	fmt.Printf("vm: built in %.1f s\n", time.Since(began).Seconds())
