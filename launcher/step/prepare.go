@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -62,13 +63,18 @@ func (s *step) listen(ctx context.Context, c *runtime.Config) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	// A signal that the command outlives is no reason to answer nobody any more.
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.server = &server{container: s.container, env: c.Spec.Process.Env, cwd: c.Spec.Process.Cwd, environ: s.built.Environ, ranks: s.ranks, log: s.Log}
-	s.server.wg.Go(func() { s.server.serve(ctx, l) })
+	s.server.wg.Go(func() { s.server.serve(serving, l) })
 	s.onClose(func() error {
 		cancel()
 		// What joined ends with the container, and is waited for only then.
-		err := errors.Join(l.Close(), s.container.Close())
+		err := l.Close()
+		if errors.Is(err, net.ErrClosed) { // by serve
+			err = nil
+		}
+		err = errors.Join(err, s.container.Close())
 		s.server.wg.Wait()
 		return err
 	})
