@@ -1,6 +1,7 @@
 package test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -60,6 +61,18 @@ func TestSealedLate(t *testing.T) {
 	}
 	if b, err := os.ReadFile(filepath.Join(p.dir, "run", "gangway", "writable.json")); err != nil || !strings.Contains(string(b), `"rung":"fuse`) {
 		t.Errorf("what can be written to is not noted: %q, %v", b, err)
+	}
+	// It is asked for before an image is written to disk, which the first attempt would do in
+	// vain: here it cannot be written.
+	noFUSE := mounted{Source: "/dev/null", Target: "/dev/fuse", Flags: unix.MS_BIND}
+	scratch := filepath.Join(p.dir, "home", "store", "scratch")
+	if err := errors.Join(os.RemoveAll(scratch), os.WriteFile(scratch, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	tree := surroundings{Flags: pidNS, Mounts: []mounted{{Source: "proc", Target: "/proc", Kind: "proc"}, masked, noFUSE}}
+	outcomeOf(t, tree.within(t, p.command("run", "-q", "--container-image="+image, "--", "true"))).want(t, 125, "", "(?s)processes of the host are visible.*make scratch directory")
+	if err := os.Remove(scratch); err != nil {
+		t.Fatal(err)
 	}
 	in := surroundings{Flags: pidNS, Mounts: []mounted{{Source: "proc", Target: "/proc", Kind: "proc"}, masked}, Filter: []rule{{Call: unix.SYS_MEMFD_CREATE, Errno: syscall.EPERM}}}
 	outcomeOf(t, in.within(t, p.command("run", "--container-image="+image, "--", "echo", "ran"))).want(t, 0, "^ran\n$", "could change the program")

@@ -187,9 +187,10 @@ type step struct {
 	server     *server
 	ranks      *ranks
 	confined   *confined
-	saved      string // directory of what was written
-	complete   bool   // the command ran to its end, or to that of its time
-	told       bool   // somebody wants this process to end
+	saved      string   // directory of what was written
+	complete   bool     // the command ran to its end, or to that of its time
+	told       bool     // somebody wants this process to end
+	lacking    []string // what the container is made without, as people are told
 	scratchDir string
 	mounted    time.Time // the image, in the container
 	closers    []func() error
