@@ -368,11 +368,12 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 
 // sealed runs the same command line from a copy of this program that nobody can change.
 func sealed(args []string) error {
-	at := slices.Index(args, "run") + 1
-	if at == 0 {
-		return errors.New("this process was not started by a command line")
+	if len(args) > 1 { // args[0] may be any name
+		if at := slices.Index(args[1:], "run"); at >= 0 {
+			return step.Seal(slices.Insert(slices.Clone(args), at+2, "--pid=host"))
+		}
 	}
-	return step.Seal(slices.Insert(slices.Clone(args), at, "--pid=host"))
+	return errors.New("this process was not started by a command line")
 }
 
 func (f *runFlags) printPlan(ctx context.Context, w io.Writer, o step.Options) error {
