@@ -35,9 +35,9 @@ type Config struct {
 	// anything, and keeps the capabilities inside a user namespace of its own below
 	// the one that has the container's mounts, so that these cannot be changed.
 	FakeRoot bool
-	// Ignored are signals that the first process and joined ones begin with ignored,
-	// as a caller's nohup asks for (those of which os/signal.Ignored is true in the
-	// caller). All others have their default action.
+	// Ignored are signals that the first process begins with ignored, as a caller's nohup
+	// asks for (those of which os/signal.Ignored is true in the caller). All others have
+	// their default action.
 	Ignored []syscall.Signal
 	Orphan  Orphan
 	// Linger is called when the first process has ended; the container's others live
@@ -104,6 +104,7 @@ type JoinProcess struct {
 	Stdin, Stdout, Stderr *os.File
 	Pass                  []*os.File
 	Terminal              bool
+	Ignored               []syscall.Signal // as those of Config: its caller is another
 
 	ambient bool // a program of ours, which mounts
 }

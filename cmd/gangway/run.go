@@ -383,11 +383,12 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 
 // sealed runs the same command line from a copy of this program that nobody can change.
 func sealed(args []string) error {
-	at := slices.Index(args, "run") + 1
-	if at == 0 {
+	// args[0] may be any name
+	at := slices.Index(args[min(1, len(args)):], "run")
+	if at < 0 {
 		return errors.New("this process was not started by a command line")
 	}
-	args = slices.Insert(slices.Clone(args), at, "--pid=host")
+	args = slices.Insert(slices.Clone(args), at+2, "--pid=host")
 	if self, err := os.Executable(); err == nil {
 		args[0] = self // which the copy has no other way to know
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,13 +69,18 @@ func (s *step) listen(ctx context.Context, c *runtime.Config) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	// A signal that the command outlives is no reason to answer nobody any more.
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.server = &server{container: s.container, env: c.Spec.Process.Env, cwd: c.Spec.Process.Cwd, environ: s.joinedEnviron, ranks: s.ranks, log: s.Log}
-	s.server.wg.Go(func() { s.server.serve(ctx, l) })
+	s.server.wg.Go(func() { s.server.serve(serving, l) })
 	s.onClose(func() error {
 		cancel()
 		// What joined ends with the container, and is waited for only then.
-		err := errors.Join(l.Close(), s.container.Close())
+		err := l.Close()
+		if errors.Is(err, net.ErrClosed) { // by serve
+			err = nil
+		}
+		err = errors.Join(err, s.container.Close())
 		s.server.wg.Wait()
 		return err
 	})
@@ -99,12 +105,19 @@ func (s *step) joinedEnviron(own spec.Request, environ []string) ([]string, erro
 func (s *step) climb(ctx context.Context) (*runtime.Config, error) {
 	var first error
 	for _, rung := range s.rungs(ctx) {
+		onDisk := rung == rungTree || rung == rungTreeOverlay
+		// The image is not to be written for a run that ends there.
+		if onDisk && !s.Request.HostPID && !runtime.CanMountProc() {
+			if err := s.shareProc(); err != nil {
+				return nil, err
+			}
+		}
 		c, err := s.configFor(ctx, rung)
 		if err == nil {
 			err = s.try(ctx, c)
 		}
 		if err == nil {
-			if rung == rungTree || rung == rungTreeOverlay {
+			if onDisk {
 				s.Log.Warn("the image is written to disk for this run, because there is no FUSE here", "see", "gangway doctor")
 			}
 			return c, nil
@@ -123,7 +136,6 @@ func (s *step) climb(ctx context.Context) (*runtime.Config, error) {
 // try prepares the container; where no /proc or /sys of its own can be mounted, with those
 // of the host.
 func (s *step) try(ctx context.Context, c *runtime.Config) error {
-	var lacking []string
 	for {
 		var err error
 		if s.container, err = runtime.Prepare(ctx, c); err == nil {
@@ -131,16 +143,12 @@ func (s *step) try(ctx context.Context, c *runtime.Config) error {
 		}
 		switch {
 		case !s.Request.HostPID && failedAt(err, "proc on /proc"):
-			const visible = "processes of the host are visible: no /proc of its own can be mounted here, as is usual within other containers"
-			if !s.Unsealed && !Sealed() {
-				s.Log.Warn(visible, "see", "gangway doctor")
-				return s.askSeal()
+			if err := s.shareProc(); err != nil {
+				return err
 			}
-			s.Request.HostPID = true
-			lacking = append(lacking, visible)
 		case s.Request.Net && !s.Request.HostSys && failedAt(err, "sysfs on /sys"):
 			s.Request.HostSys = true
-			lacking = append(lacking, "the host's network devices are visible in /sys: none of its own can be mounted here, as is usual within other containers")
+			s.lacking = append(s.lacking, "the host's network devices are visible in /sys: none of its own can be mounted here, as is usual within other containers")
 		default:
 			return explain(err)
 		}
@@ -150,9 +158,22 @@ func (s *step) try(ctx context.Context, c *runtime.Config) error {
 		}
 		*c = *again
 	}
-	for _, what := range lacking {
+	for _, what := range s.lacking {
 		s.Log.Warn(what, "see", "gangway doctor")
 	}
+	return nil
+}
+
+// shareProc lets the container have the host's /proc, for which this program may have to be
+// sealed.
+func (s *step) shareProc() error {
+	const visible = "processes of the host are visible: no /proc of its own can be mounted here, as is usual within other containers"
+	if !s.Unsealed && !Sealed() {
+		s.Log.Warn(visible, "see", "gangway doctor")
+		return s.askSeal()
+	}
+	s.Request.HostPID = true
+	s.lacking = append(s.lacking, visible)
 	return nil
 }
 

@@ -200,9 +200,10 @@ type step struct {
 	memory     *cgroup.Watch // nil: there is no limit
 	ranksDir   *os.File      // that processes are made in; nil: there is none
 	confined   *confined
-	saved      string // directory of what was written
-	complete   bool   // the command ran to its end, or to that of its time
-	told       bool   // somebody wants this process to end
+	saved      string   // directory of what was written
+	complete   bool     // the command ran to its end, or to that of its time
+	told       bool     // somebody wants this process to end
+	lacking    []string // what the container is made without, as people are told
 	scratchDir string
 	mounted    time.Time // the image, in the container
 	closers    []func() error
@@ -470,7 +471,7 @@ func (s *step) run(ctx context.Context) error {
 	}
 	done := make(chan struct{})
 	watched := make(chan error, 1)
-	go func() { watched <- s.watch(signals, done) }()
+	go func() { watched <- s.watch(signals, relay, done) }()
 	status, err := s.container.Wait()
 	close(done)
 	cause := <-watched
@@ -493,15 +494,17 @@ const grace = 10 * time.Second
 
 // watch passes signals on, and ends the container when its time is over or its root is
 // gone; it returns why.
-func (s *step) watch(signals <-chan os.Signal, done <-chan struct{}) (cause error) {
-	var limit, kill <-chan time.Time
+func (s *step) watch(signals <-chan os.Signal, relay *relay, done <-chan struct{}) (cause error) {
+	var limit, kill, tell <-chan time.Time
 	if s.Timeout > 0 {
 		limit = time.After(s.Timeout)
 	}
+	waiting := s.ranks.waiting
 	for {
 		select {
 		case sig := <-signals:
-			if sig == syscall.SIGINT || sig == syscall.SIGTERM {
+			// There may be no command any more that would end by the others.
+			if sig == syscall.SIGINT || sig == syscall.SIGTERM || waiting == nil && (sig == syscall.SIGHUP || sig == syscall.SIGQUIT) {
 				s.told = true
 				s.ranks.end()
 			}
@@ -509,6 +512,18 @@ func (s *step) watch(signals <-chan os.Signal, done <-chan struct{}) (cause erro
 			_ = s.container.Signal(sig.(syscall.Signal))
 		case sig := <-s.container.Stopped():
 			stopWith(sig)
+		case <-waiting:
+			// From here on it is about the commands of others: neither the time nor the
+			// terminal is theirs.
+			waiting, limit, kill = nil, nil, nil
+			if relay != nil {
+				relay.stop()
+			}
+			tell = time.After(shortPatience)
+		case <-tell:
+			if n := s.ranks.count(); n > 0 {
+				s.Log.Warn("the command has ended; waiting for those of others in the container, until interrupted", "commands", n)
+			}
 		case <-limit:
 			cause = tooLong(s.Timeout)
 			s.ranks.end()

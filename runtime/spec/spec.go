@@ -44,7 +44,7 @@ type Host struct {
 	Hostname    string
 	Cwd         string   // absolute
 	Environ     []string // as os.Environ gives it
-	Umask       *uint32  // nil: unknown, the container has that of the process that makes it
+	Umask       *uint32  // nil: unknown, the container has 022
 	MemTotal    int64    // bytes that /dev/shm may grow to; 0: the kernel's default
 	Hosts       []byte   // content of /etc/hosts
 	ResolvConf  []byte   // content of /etc/resolv.conf

@@ -4,12 +4,15 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
-
-	"github.com/gangway-hpc/gangway/image/oci"
 )
+
+// object is one of JSON's.
+type object = map[string]any
 
 // applets are the commands of the image that gangway runs in the machine.
 var applets = []string{"sh", "cat", "dd", "echo", "sleep", "head", "nproc", "ls", "true", "id"}
@@ -21,29 +24,32 @@ func (a *archive) layout(name, busybox string) error {
 		return err
 	}
 	errs := []error{a.dir(name), a.dir(name + "/blobs"), a.dir(name + "/blobs/sha256")}
-	blob := func(mediaType string, b []byte) oci.Descriptor {
-		d := oci.Descriptor{MediaType: mediaType, Digest: oci.DigestOf(b), Size: int64(len(b))}
-		errs = append(errs, a.text(name+"/blobs/sha256/"+d.Digest.Hex(), string(b), 0o644))
-		return d
+	blob := func(mediaType string, b []byte) object {
+		errs = append(errs, a.text(fmt.Sprintf("%s/blobs/sha256/%x", name, sha256.Sum256(b)), string(b), 0o644))
+		return object{"mediaType": "application/vnd.oci.image." + mediaType, "digest": digest(b), "size": len(b)}
 	}
 	document := func(v any) []byte {
 		b, err := json.Marshal(v)
 		errs = append(errs, err)
 		return b
 	}
-	m := oci.Manifest{SchemaVersion: 2, MediaType: oci.MediaTypeManifest}
-	m.Layers = append(m.Layers, blob(oci.MediaTypeLayer+"+gzip", layer))
-	m.Config = blob(oci.MediaTypeConfig, document(map[string]any{
-		"os": "linux", "architecture": "amd64", "config": map[string]any{"Env": []string{"PATH=/bin"}},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []oci.Digest{diffID}},
-	}))
-	index := oci.Index{SchemaVersion: 2, Manifests: []oci.Descriptor{blob(oci.MediaTypeManifest, document(m))}}
+	manifest := object{
+		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+		"layers": []object{blob("layer.v1.tar+gzip", layer)},
+		"config": blob("config.v1+json", document(object{
+			"os": "linux", "architecture": "amd64", "config": object{"Env": []string{"PATH=/bin"}},
+			"rootfs": object{"type": "layers", "diff_ids": []string{diffID}},
+		})),
+	}
+	index := object{"schemaVersion": 2, "manifests": []object{blob("manifest.v1+json", document(manifest))}}
 	errs = append(errs, a.text(name+"/index.json", string(document(index)), 0o644), a.text(name+"/oci-layout", `{"imageLayoutVersion":"1.0.0"}`, 0o644))
 	return errors.Join(errs...)
 }
 
+func digest(b []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(b)) }
+
 // shellLayer is a layer of busybox, compressed, and the digest of its content.
-func shellLayer(busybox string) ([]byte, oci.Digest, error) {
+func shellLayer(busybox string) ([]byte, string, error) {
 	program, err := os.ReadFile(busybox)
 	if err != nil {
 		return nil, "", err
@@ -62,5 +68,5 @@ func shellLayer(busybox string) ([]byte, oci.Digest, error) {
 	z := gzip.NewWriter(&zipped)
 	_, err = z.Write(raw.Bytes())
 	errs = append(errs, err, z.Close())
-	return zipped.Bytes(), oci.DigestOf(raw.Bytes()), errors.Join(errs...)
+	return zipped.Bytes(), digest(raw.Bytes()), errors.Join(errs...)
 }
