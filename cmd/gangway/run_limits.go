@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,12 +78,7 @@ func (f *limitFlags) options(w io.Writer) (step.Limits, error) {
 func printStats(w io.Writer, s cgroup.Stats, rung string) {
 	parts := []string{"cgroup " + rung}
 	unknown := func(name string) bool {
-		for _, u := range s.Unknown {
-			if u == name {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(s.Unknown, name)
 	}
 	part := func(name, format string, args ...any) {
 		if !unknown(name) {
