@@ -33,7 +33,7 @@ func TestGPUChoice(t *testing.T) {
 		"index":                    {[]string{"--gpus=device=2"}, 0, m.nodes(2), ""},
 		"UUID":                     {[]string{"--gpus=" + second}, 0, m.nodes(1), ""},
 		"UUID and index":           {[]string{"--gpus=" + second + ",0"}, 0, m.nodes(0, 1), ""},
-		"of the user's variable":   {[]string{"NVIDIA_VISIBLE_DEVICES=1"}, 0, m.nodes(1), ""},
+		"the user's alone":         {[]string{"NVIDIA_VISIBLE_DEVICES=1"}, 0, "^none\n$", ""},
 		"within it":                {[]string{"NVIDIA_VISIBLE_DEVICES=" + second, "--gpus=1"}, 0, m.nodes(1), ""},
 		"all within it":            {[]string{"NVIDIA_VISIBLE_DEVICES=0,1", "--gpus=all"}, 0, m.nodes(0, 1), ""},
 		"void":                     {[]string{"NVIDIA_VISIBLE_DEVICES=void"}, 0, "^none\n$", ""},
@@ -41,7 +41,7 @@ func TestGPUChoice(t *testing.T) {
 		"more than within it":      {[]string{"NVIDIA_VISIBLE_DEVICES=1", "--gpus=2"}, 125, "", "give 2 GPUs: there are 1 within NVIDIA_VISIBLE_DEVICES=1"},
 		"more than there are":      {[]string{"--gpus=4"}, 125, "", "give 4 GPUs: there are 3\n(?s:.*)" + there},
 		"unknown":                  {[]string{"--gpus=GPU-0"}, 125, "", `give the GPU "GPU-0" that --gpus names: there is no such GPU\n(?s:.*)` + there + "hint: +valid are"},
-		"unknown, the user's":      {[]string{"NVIDIA_VISIBLE_DEVICES=7"}, 125, "", `give the GPU "7" .*there is no such GPU\n(?s:.*)` + there},
+		"unknown, the user's":      {[]string{"NVIDIA_VISIBLE_DEVICES=7", "--gpus=1"}, 125, "", `give the GPU "7" .*there is no such GPU\n(?s:.*)` + there},
 		"a MIG instance":           {[]string{"--gpus=0:1:0"}, 125, "", `give the GPU "0:1:0" .*no such GPU`},
 		"malformed":                {[]string{"--gpus=-1"}, 2, "", "a count is not negative"},
 	} {
@@ -114,6 +114,13 @@ func TestGPULeases(t *testing.T) {
 	m.run(t, image, "--gpus=1", "--", "true").
 		want(t, 125, "", "1 wanted, 0 free, in use: "+held(0, first)+", "+held(1, second)+"\n(?s:.*)hint: +wait for them: --gpu-wait")
 	m.run(t, image, "--gpus=device=1", "--", "true").want(t, 125, "", "1 wanted, 0 free, in use: "+held(1, second)+"\n")
+	// Whoever describes them, and whatever he calls them.
+	specification(t, filepath.Join(m.mkdir(t, "cdi"), "nvidia.json"), fmt.Sprintf(`{"cdiVersion":"0.6.0","kind":"nvidia.com/gpu","devices":[
+		{"name":"mine","containerEdits":{"deviceNodes":[{"path":"/dev/nvidia%d"},{"path":"/dev/nvidiactl"}]}}]}`, m.tree.GPUs[1].Minor), m.uid())
+	for _, name := range []string{"1", "mine"} {
+		m.run(t, image, "--cdi-dir="+filepath.Join(m.dir, "cdi"), "--device=nvidia.com/gpu="+name, "--", "true").
+			want(t, 125, "", "1 wanted, 0 free, in use: "+held(1, second)+"\n")
+	}
 	start := time.Now()
 	m.run(t, image, "--gpus=1", "--gpu-wait=300ms", "--", "true").want(t, 125, "", "(?s)waiting for GPUs that others have.*in use.*hint: +wait longer than 300ms")
 	if d := time.Since(start); d < 300*time.Millisecond {

@@ -43,7 +43,6 @@ func (f *deviceFlags) options(c *config.Config, getenv func(string) string) (ste
 		{"--cdi-dir", "devices.cdi_dirs", len(f.dirs) > 0, func() { d.Dirs = f.dirs }},
 		{"--nvidia-root", "devices.nvidia_roots", len(f.roots) > 0, func() { d.Nvidia.Roots = f.roots }},
 		{"--rdma", "devices.rdma", d.RDMA != "", func() {}},
-		{"MELLANOX_VISIBLE_DEVICES", "devices.rdma", getenv("MELLANOX_VISIBLE_DEVICES") != "", func() {}},
 	} {
 		if !flag.set {
 			continue
@@ -54,7 +53,21 @@ func (f *deviceFlags) options(c *config.Config, getenv func(string) string) (ste
 		flag.apply()
 	}
 	d.Visible = getenv("NVIDIA_VISIBLE_DEVICES")
-	d.RDMA = cmp.Or(d.RDMA, getenv("MELLANOX_VISIBLE_DEVICES"), c.Devices.RDMA)
+	d.RDMA = cmp.Or(d.RDMA, c.Devices.RDMA)
+	if d.RDMA == "auto" || d.RDMA == "all" {
+		// As NVIDIA's: it chooses among what was asked for, and asks for nothing.
+		d.RDMA = cmp.Or(getenv("MELLANOX_VISIBLE_DEVICES"), d.RDMA)
+	}
+	for i, dir := range d.Dirs {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return d, fmt.Errorf("read --cdi-dir: %w", err)
+		}
+		d.Dirs[i] = abs
+	}
+	if d.GPUWait < 0 && d.GPUWait != -time.Second {
+		return d, fault.Usage(fmt.Errorf("--gpu-wait %s: a time is not negative", d.GPUWait), "write a time, as in 10m; or -1s for as long as it takes")
+	}
 	d.NVML = func() (string, error) { return findNVML(getenv) }
 	return d, nil
 }

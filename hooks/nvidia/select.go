@@ -1,6 +1,7 @@
 package nvidia
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -56,6 +57,9 @@ func Select(d *Driver, r Request) (Choice, error) {
 	if gpus == "" || gpus == "none" || gpus == "0" {
 		return Choice{}, nil
 	}
+	if err := checkCount(gpus); err != nil {
+		return Choice{}, err
+	}
 	if d == nil {
 		asked, without := "--gpus="+gpus, "run without --gpus"
 		if r.GPUs == "" {
@@ -92,6 +96,18 @@ func Hint(image string) string {
 	return fmt.Sprintf("the image expects GPUs (NVIDIA_VISIBLE_DEVICES=%s) and this run has none: --gpus N gives it some", image)
 }
 
+// checkCount refuses numbers that count nothing, wherever they are asked for.
+func checkCount(gpus string) error {
+	n, err := strconv.Atoi(gpus)
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		return fault.Usage(fmt.Errorf("--gpus %s: no machine has as many", gpus), usageHint)
+	case err == nil && n < 0:
+		return fault.Usage(fmt.Errorf("--gpus %s: a count is not negative", gpus), usageHint)
+	}
+	return nil
+}
+
 // choose applies --gpus to the devices that may be had.
 func (d *Driver) choose(pool []Device, gpus, within string) (Choice, error) {
 	if gpus == "all" {
@@ -101,9 +117,6 @@ func (d *Driver) choose(pool []Device, gpus, within string) (Choice, error) {
 		return Choice{pool, len(pool)}, nil
 	}
 	if n, err := strconv.Atoi(gpus); err == nil {
-		if n < 0 {
-			return Choice{}, fault.Usage(fmt.Errorf("--gpus %s: a count is not negative", gpus), usageHint)
-		}
 		if n > len(pool) {
 			return Choice{}, d.refuse(fmt.Sprintf("give %d GPUs: there are %d%s", n, len(pool), within), pool)
 		}
@@ -169,6 +182,18 @@ func (d *Driver) named(pool []Device, names []string, who string) ([]Device, err
 		}
 	}
 	return all, nil
+}
+
+// OfNodes returns the devices that somebody has to whom these device nodes are given: the
+// instances all of whose nodes are there, and the GPUs that are not split. A file of another
+// program's may call them by names of its own.
+func (d *Driver) OfNodes(paths []string) []Device {
+	return slices.DeleteFunc(d.Devices(), func(v Device) bool {
+		if v.MIG == nil {
+			return !slices.Contains(paths, v.GPU.Node.Path)
+		}
+		return len(v.MIG.Nodes) == 0 || slices.ContainsFunc(v.MIG.Nodes, func(n Node) bool { return !slices.Contains(paths, n.Path) })
+	})
 }
 
 // is says whether name is one of the device's.

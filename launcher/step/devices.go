@@ -93,9 +93,16 @@ func (s *step) nodes() []string {
 	return names
 }
 
-// namedDevices are those of --device. GPUs of NVIDIA's that no file of the machine's
-// describes are returned by name, to be given as those of --gpus are.
-func (s *step) namedDevices(ctx context.Context) (edits *cdispecs.ContainerEdits, gpus []string, err error) {
+// namedGPU is a GPU of NVIDIA's that --device names.
+type namedGPU struct {
+	name  string
+	edits *cdispecs.ContainerEdits // of a file that describes it; nil: none does
+}
+
+// namedDevices are those of --device. GPUs of NVIDIA's are returned by name, to be given as
+// those of --gpus are: others may not have them at the same time, whatever file describes
+// them.
+func (s *step) namedDevices(ctx context.Context) (edits *cdispecs.ContainerEdits, gpus []namedGPU, err error) {
 	if len(s.Devices.CDI) == 0 {
 		return nil, nil, nil
 	}
@@ -112,11 +119,18 @@ func (s *step) namedDevices(ctx context.Context) (edits *cdispecs.ContainerEdits
 	}
 	var names []string
 	for _, name := range s.Devices.CDI {
-		if gpu, ok := strings.CutPrefix(name, nvidia.Kind+"="); ok && !slices.Contains(ofFiles, name) {
-			gpus = append(gpus, gpu)
-		} else {
+		gpu, ok := strings.CutPrefix(name, nvidia.Kind+"=")
+		if !ok {
 			names = append(names, name)
+			continue
 		}
+		named := namedGPU{name: gpu}
+		if slices.Contains(ofFiles, name) {
+			if named.edits, err = r.Edits(name); err != nil {
+				return nil, nil, err
+			}
+		}
+		gpus = append(gpus, named)
 	}
 	if len(names) == 0 {
 		return nil, gpus, nil
@@ -179,7 +193,8 @@ func (s *step) enter() error {
 			g.files = append(g.files, spec.File{Path: link.Path, Link: link.Target})
 		}
 	}
-	return s.libraries(g.report.Actions)
+	s.libraries(g.report.Actions)
+	return nil
 }
 
 // apply enters what hooks add into what Build made.

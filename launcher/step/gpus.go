@@ -18,31 +18,34 @@ import (
 	"github.com/gangway-hpc/gangway/hooks/lease"
 	"github.com/gangway-hpc/gangway/hooks/nvidia"
 	"github.com/gangway-hpc/gangway/hooks/nvml"
+	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
 // gpus leases NVIDIA GPUs and finds what they need. named are those that --device asked
 // for.
-func (s *step) gpus(ctx context.Context, named []string) (*cdispecs.ContainerEdits, error) {
-	asked := s.Devices.GPUs
+func (s *step) gpus(ctx context.Context, named []namedGPU) (*cdispecs.ContainerEdits, error) {
+	asked, visible := s.Devices.GPUs, s.Devices.Visible
 	switch {
 	case len(named) > 0 && asked != "":
-		return nil, fmt.Errorf("give GPUs: --gpus=%s and --device=%s=%s: name them in one of the two", asked, nvidia.Kind, named[0])
-	case slices.Contains(named, "all"):
-		asked = "all"
-	case len(named) > 0:
-		asked = "device=" + strings.Join(named, ",")
-	}
-	visible := s.Devices.Visible
-	if asked == "" && s.Devices.Allocation == nil && (visible == "" || visible == "void") {
-		if hint := nvidia.Hint(variables(s.image.Config.Env)["NVIDIA_VISIBLE_DEVICES"]); hint != "" {
-			s.given.notes = append(s.given.notes, hint)
-		}
+		return nil, fault.Usage(fmt.Errorf("give GPUs: --gpus=%s and --device=%s=%s", asked, nvidia.Kind, named[0].name), "name them in one of the two")
+	case len(named) == 0 && asked == "" && s.Devices.Allocation == nil:
+		s.noGPUs()
 		return nil, nil
 	}
-	driver, params, err := s.nvidia(ctx, asked+","+visible)
+	text := asked + "," + visible
+	for _, n := range named {
+		text += "," + n.name
+	}
+	driver, params, err := s.nvidia(ctx, text)
 	if err != nil && !errors.Is(err, nvidia.ErrNoDriver) {
 		return nil, err
+	}
+	if len(named) > 0 {
+		if driver == nil && !slices.ContainsFunc(named, func(n namedGPU) bool { return n.edits == nil }) {
+			return s.foreignGPUs(ctx, named)
+		}
+		asked = listOf(driver, named)
 	}
 	choice, err := nvidia.Select(driver, nvidia.Request{GPUs: asked, User: visible, Allocation: s.Devices.Allocation})
 	if err != nil || choice.Count == 0 {
@@ -54,13 +57,76 @@ func (s *step) gpus(ctx context.Context, named []string) (*cdispecs.ContainerEdi
 	return s.driver(driver, params)
 }
 
+// noGPUs notes what has no effect in a run without GPUs.
+func (s *step) noGPUs() {
+	if v := s.Devices.Visible; v != "" && v != "void" && v != "none" {
+		s.given.notes = append(s.given.notes, "NVIDIA_VISIBLE_DEVICES="+v+" chooses among the GPUs of a run, and this one has none: --gpus N gives it some")
+	}
+	if hint := nvidia.Hint(variables(s.image.Config.Env)["NVIDIA_VISIBLE_DEVICES"]); hint != "" {
+		s.given.notes = append(s.given.notes, hint)
+	}
+}
+
+// listOf names GPUs as --gpus does. Of those that a file describes, the nodes say which
+// they are, whatever it calls them.
+func listOf(d *nvidia.Driver, named []namedGPU) string {
+	var names []string
+	for _, n := range named {
+		if n.name == "all" {
+			return "all"
+		}
+		var devices []nvidia.Device
+		if d != nil && n.edits != nil {
+			var paths []string
+			for _, node := range n.edits.DeviceNodes {
+				paths = append(paths, node.Path)
+			}
+			devices = d.OfNodes(paths)
+		}
+		for _, device := range devices {
+			names = append(names, device.Name)
+		}
+		if len(devices) == 0 {
+			names = append(names, n.name)
+		}
+	}
+	return "device=" + strings.Join(names, ",")
+}
+
+// foreignGPUs are GPUs that a file describes on a machine on which no driver is found.
+func (s *step) foreignGPUs(ctx context.Context, named []namedGPU) (*cdispecs.ContainerEdits, error) {
+	var edits *cdispecs.ContainerEdits
+	want := lease.Want{}
+	for _, n := range named {
+		edits = cdi.Merge(edits, n.edits)
+		for _, node := range n.edits.DeviceNodes {
+			// Not what all GPUs have in common, as /dev/nvidiactl.
+			if number := strings.TrimPrefix(node.Path, "/dev/nvidia"); strings.Trim(number, "0123456789") == "" && !slices.Contains(want.IDs, node.Path) {
+				want.IDs = append(want.IDs, node.Path)
+			}
+		}
+	}
+	want.N = len(want.IDs)
+	if want.N == 0 || s.dry || s.Devices.Allocation != nil {
+		return edits, nil
+	}
+	l, err := s.take(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	s.onClose(l.Release)
+	return edits, nil
+}
+
 // nvidia looks at the driver. Where MIG instances are asked for by UUID, NVML is asked
 // which they are: the driver's files do not say it.
 func (s *step) nvidia(ctx context.Context, asked string) (*nvidia.Driver, string, error) {
 	o := s.Devices.Nvidia
 	dir := filepath.Join(s.Dirs[0], "gpus")
-	if !strings.Contains(asked, "MIG-") || strings.Contains(asked, "MIG-GPU-") {
-		return nvidia.Cached(ctx, dir, o)
+	driver, params, err := nvidia.Cached(ctx, dir, o)
+	if err != nil || !strings.Contains(asked, "MIG-") || strings.Contains(asked, "MIG-GPU-") ||
+		!slices.ContainsFunc(driver.GPUs, func(g nvidia.GPU) bool { return len(g.MIGs) > 0 }) {
+		return driver, params, err
 	}
 	found, err := s.inventory(ctx)
 	if err != nil {
@@ -94,9 +160,7 @@ func (s *step) lease(ctx context.Context, choice nvidia.Choice) ([]nvidia.Device
 	for _, d := range choice.Candidates {
 		ids = append(ids, d.Name)
 	}
-	l, err := lease.Take(ctx, lease.Options{Wait: s.Devices.GPUWait, Waiting: func(busy *lease.BusyError) {
-		s.Log.Warn("waiting for GPUs that others have", "err", busy)
-	}}, lease.Want{IDs: ids, N: choice.Count})
+	l, err := s.take(ctx, lease.Want{IDs: ids, N: choice.Count})
 	if err != nil {
 		return nil, err
 	}
@@ -107,6 +171,12 @@ func (s *step) lease(ctx context.Context, choice nvidia.Choice) ([]nvidia.Device
 		taken = append(taken, choice.Candidates[i])
 	}
 	return taken, nil
+}
+
+func (s *step) take(ctx context.Context, want lease.Want) (*lease.Lease, error) {
+	return lease.Take(ctx, lease.Options{Wait: s.Devices.GPUWait, Waiting: func(busy *lease.BusyError) {
+		s.Log.Warn("waiting for GPUs that others have", "err", busy)
+	}}, want)
 }
 
 // driver is what GPUs need: nodes, libraries and programs.
@@ -140,77 +210,6 @@ func (s *step) driver(d *nvidia.Driver, params string) (*cdispecs.ContainerEdits
 	}
 	edits.Env = append(edits.Env, "NVIDIA_VISIBLE_DEVICES=void") // for whoever looks at it once more
 	return edits, nil
-}
-
-// libraries adds what vendors' hooks would have ldconfig find: the libraries that are
-// mounted into the directories that they name.
-func (s *step) libraries(actions []cdi.Action) error {
-	n := &s.given.needs
-	for _, action := range actions {
-		if action.Hook == "enable-cuda-compat" && n.Facts.Driver == "" && action.DriverVersion != "" {
-			n.Facts = nvidia.FactsOf(action.DriverVersion)
-		}
-		for _, folder := range action.Folders {
-			if slices.Contains(n.Dirs, folder) {
-				continue
-			}
-			n.Dirs = append(n.Dirs, folder)
-			for _, m := range s.given.made.Mounts {
-				entries, err := mountedLibraries(folder, m.Destination, m.Source)
-				if err != nil {
-					return fmt.Errorf("read the libraries of %s: %w", folder, err)
-				}
-				n.Entries = append(n.Entries, entries...)
-			}
-		}
-	}
-	return nil
-}
-
-// mountedLibraries reads those libraries that a mount puts into a directory itself.
-func mountedLibraries(folder, destination, source string) ([]ldcache.Entry, error) {
-	files := map[string]string{}
-	switch {
-	case path.Dir(destination) == folder:
-		files[destination] = source
-	case destination == folder:
-		list, err := os.ReadDir(source)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range list {
-			files[path.Join(folder, e.Name())] = filepath.Join(source, e.Name())
-		}
-	}
-	var all []ldcache.Entry
-	for inside, file := range files {
-		if !strings.Contains(path.Base(inside), ".so") {
-			continue
-		}
-		entries, err := libraryEntries(inside, file)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, entries...)
-	}
-	return all, nil
-}
-
-// libraryEntries is what the loader's cache says of a library; nothing of what is none.
-func libraryEntries(inside, file string) ([]ldcache.Entry, error) {
-	if st, err := os.Stat(file); err != nil || !st.Mode().IsRegular() {
-		return nil, err
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	entries, err := ldcache.EntriesOf(inside, f)
-	if err != nil {
-		return nil, nil // a linker's script, say
-	}
-	return entries, nil
 }
 
 // loaders makes the files by which programs find the libraries, and looks whether the
@@ -262,30 +261,6 @@ func libraryPath(env, dirs []string) []string {
 	env = slices.Clone(env)
 	env[i] = name + strings.Join(append([]string{strings.TrimPrefix(env[i], name)}, dirs...), ":")
 	return env
-}
-
-// load looks into the image, or has it looked into.
-func (s *step) load(ctx context.Context, n nvidia.Needs) (nvidia.Loaded, error) {
-	switch {
-	case s.image.Dir != "":
-		root, err := os.OpenRoot(s.image.Dir)
-		if err != nil {
-			return nvidia.Loaded{}, err
-		}
-		defer root.Close()
-		return nvidia.Load(root.FS(), n), nil
-	case s.image.Files != nil:
-		c, err := s.confinedProcess(ctx)
-		if err != nil {
-			return nvidia.Loaded{}, err
-		}
-		return c.load(ctx, n)
-	}
-	t, err := s.image.tree()
-	if err != nil {
-		return nvidia.Loaded{}, err
-	}
-	return nvidia.Load(t.FS(), n), nil
 }
 
 // recordEvery is how often it is asked what GPUs do, and recordEnd how long the last answer

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -88,6 +90,7 @@ func (s *step) limit(ctx context.Context) error {
 	for _, m := range missing {
 		s.Log.Warn(m, "see", "gangway doctor")
 	}
+	s.notLimited = missing
 	s.phase("cgroup", g.Rung().String())
 	if g.Rung() == cgroup.None {
 		return nil
@@ -149,24 +152,75 @@ func (s *step) deviceRules() []specs.LinuxDeviceCgroup {
 		// A node may be made of everything, as by tar: to make it is not to use it.
 		rule("c", "m", every, every), rule("b", "m", every, every),
 		rule("c", "rwm", 1, 3), rule("c", "rwm", 1, 5), rule("c", "rwm", 1, 7), rule("c", "rwm", 1, 8), rule("c", "rwm", 1, 9), // null zero full random urandom
-		rule("c", "rwm", 5, 0), rule("c", "rwm", 5, 1), rule("c", "rwm", 5, 2), rule("c", "rwm", 136, every), // tty console ptmx pts
+		rule("c", "rwm", 5, 0), rule("c", "rwm", 5, 2), rule("c", "rwm", 136, every), // tty ptmx pts, whoever's
 		rule("c", "rw", 10, 229), // fuse, by which it mounts its own root
 	}
 	if r := s.given.made.Linux.Resources; r != nil {
 		rules = append(rules, r.Devices...)
 	}
-	for _, m := range s.Request.Mounts {
+	allow := func(source string, options []string) {
 		var st unix.Stat_t
-		if m.Kind != spec.Device || unix.Stat(m.Source, &st) != nil {
-			continue
+		if unix.Stat(source, &st) != nil {
+			return
 		}
-		kind := "c"
-		if st.Mode&unix.S_IFMT == unix.S_IFBLK {
+		kind, access := "", "rw"
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFCHR:
+			kind = "c"
+		case unix.S_IFBLK:
 			kind = "b"
+		default:
+			return
 		}
-		rules = append(rules, rule(kind, "rwm", int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))))
+		if slices.Contains(options, "ro") {
+			access = "r" // a read-only mount is none for a device
+		}
+		rules = append(rules, rule(kind, access, int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))))
+	}
+	for _, m := range s.mounts() {
+		switch source := filepath.Clean(m.Source); {
+		case source == "/dev":
+			s.Log.Warn("devices of /dev that the container was not given by name cannot be used in it", "mount", m.Destination)
+		case strings.HasPrefix(source, "/dev/"):
+			eachNode(source, func(name string) { allow(name, m.Options) })
+		default:
+			allow(source, m.Options)
+		}
 	}
 	return rules
+}
+
+// mounts are those of the host's files that the user and hooks ask for.
+func (s *step) mounts() []specs.Mount {
+	var all []specs.Mount
+	for _, m := range s.Request.Mounts {
+		if m.Type == spec.Bind {
+			all = append(all, specs.Mount{Source: m.Source, Destination: m.Target, Options: m.Options})
+		}
+	}
+	for _, m := range s.given.made.Mounts {
+		if m.Type == "bind" {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// mostNodes bounds how many devices a directory gives.
+const mostNodes = 1024
+
+// eachNode calls f with what is in a directory of devices, or with what is none.
+func eachNode(name string, f func(name string)) {
+	n := 0
+	_ = filepath.WalkDir(name, func(at string, d fs.DirEntry, err error) error {
+		if n++; n > mostNodes {
+			return filepath.SkipAll
+		}
+		if err == nil && !d.IsDir() {
+			f(at)
+		}
+		return nil // what cannot be looked at is not given
+	})
 }
 
 // notEnforced is the error of --require-cgroup.
@@ -212,15 +266,25 @@ func (s *step) used(status error) error {
 	if s.Limits.Stats != nil {
 		s.Limits.Stats(s.group.Stats(), s.group.Rung().String(), s.recorded())
 	}
-	if s.memory == nil {
-		return status
-	}
-	if oom := s.memory.OOM(); oom != nil {
-		hint := fmt.Sprintf("give it more, such as --mem=%dM, or let it use less", 2*s.Limits.Memory>>20)
-		if oom.Above {
-			hint = "let it use less, or have more given to what it runs in: a job, a service, the machine"
-		}
-		return &fault.Error{What: errors.New(oom.String()), Hint: hint, Code: max(fault.Code(status), 1)}
+	if err := s.outOfMemory(fault.Code(status)); err != nil {
+		return err
 	}
 	return status
+}
+
+// outOfMemory says that the container ran out of its memory, if it did, with the code of
+// the command that ended for it.
+func (s *step) outOfMemory(code int) error {
+	if s.memory == nil {
+		return nil
+	}
+	oom := s.memory.OOM()
+	if oom == nil {
+		return nil
+	}
+	hint := fmt.Sprintf("give it more, such as --mem=%dM, or let it use less", 2*s.Limits.Memory>>20)
+	if oom.Above {
+		hint = "let it use less, or have more given to what it runs in: a job, a service, the machine"
+	}
+	return &fault.Error{What: errors.New(oom.String()), Hint: hint, Code: max(code, 1)}
 }

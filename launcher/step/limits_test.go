@@ -1,6 +1,7 @@
 package step
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,8 +68,10 @@ func TestDeviceRules(t *testing.T) {
 		}
 	}
 	s := &step{Options: Options{Request: spec.Request{Mounts: []spec.Mount{
-		{Source: node, Kind: spec.Device}, {Source: "/dev", Kind: spec.Directory}, {Source: "/nowhere", Kind: spec.Device},
-	}}}}
+		{Type: spec.Bind, Source: node, Kind: spec.Device, Options: []string{"bind", "ro"}},
+		{Type: spec.Bind, Source: "/dev", Kind: spec.Directory}, {Type: spec.Bind, Source: "/nowhere", Kind: spec.Device},
+	}}, Log: slog.New(slog.DiscardHandler)}}
+	s.given.made.Mounts = []specs.Mount{{Type: "bind", Source: "/dev/full", Destination: "/x"}, {Type: "tmpfs", Source: "tmpfs"}}
 	major, minor := int64(195), int64(3)
 	s.given.made.Linux = &specs.Linux{Resources: &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{
 		{Allow: true, Type: "c", Major: &major, Minor: &minor, Access: "rw"},
@@ -76,6 +79,9 @@ func TestDeviceRules(t *testing.T) {
 	rules := s.deviceRules()
 	if r := rules[0]; r.Allow || r.Major != nil || r.Access != "rwm" {
 		t.Errorf("the first rule denies not all: %+v", r)
+	}
+	if r := rules[len(rules)-2]; r.Access != "r" {
+		t.Errorf("a device that is mounted read-only: %+v", r)
 	}
 	use := func(kind string, major, minor int64) (allowed bool) {
 		for _, r := range rules {
@@ -96,6 +102,7 @@ func TestDeviceRules(t *testing.T) {
 		{"c", 195, 3, true},
 		{"c", int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev)), true},
 		{"c", 195, 0, false},
+		{"c", 5, 1, false},
 		{"c", 1, 1, false},
 		{"b", 8, 0, false},
 		{"c", 10, 200, false},

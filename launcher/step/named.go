@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -473,6 +474,9 @@ func (s *step) ignored() []string {
 			ignored = append(ignored, name)
 		}
 	}
+	if s.Limits.Stats != nil {
+		ignored = append(ignored, "--stats") // they are the container's
+	}
 	if s.RemapGiven && !s.Request.RemapRoot && has["--container-remap-root"] != "" {
 		ignored = append(ignored, "--no-container-remap-root")
 	}
@@ -481,10 +485,17 @@ func (s *step) ignored() []string {
 
 // refusesJoin says whether a command may not do without one of these options, which the
 // container that runs was not started with.
-func (s *step) refusesJoin(ignored []string) error {
+func (s *step) refusesJoin(dir string, ignored []string) error {
 	must := []string{"--device", "--gpus", "--rdma"}
 	if s.Limits.Require {
 		must = append(must, "--cpus", "--cpuset", "--mem", "--pids-limit")
+		if state, err := readState(dir); err == nil && (!state.Limited || len(state.NotLimited) > 0) {
+			return &fault.Error{
+				What:  fmt.Errorf("run in container %s with all limits enforced (--require-cgroup): it runs already, and they are not", s.Name),
+				Cause: cmp.Or(strings.Join(state.NotLimited, "; "), "it has no control group"),
+				Hint:  "leave out --require-cgroup, or wait for its end: gangway container ls",
+			}
+		}
 	}
 	for _, name := range ignored {
 		if slices.Contains(must, name) {

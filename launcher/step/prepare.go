@@ -15,6 +15,7 @@ import (
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/fsx"
 	"github.com/gangway-hpc/gangway/runtime"
+	"github.com/gangway-hpc/gangway/runtime/cgroup"
 	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
@@ -71,7 +72,7 @@ func (s *step) listen(ctx context.Context, c *runtime.Config) error {
 	}
 	// A signal that the command outlives is no reason to answer nobody any more.
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s.server = &server{container: s.container, env: c.Spec.Process.Env, cwd: c.Spec.Process.Cwd, environ: s.joinedEnviron, ranks: s.ranks, log: s.Log}
+	s.server = &server{container: s.container, env: c.Spec.Process.Env, cwd: c.Spec.Process.Cwd, environ: s.joinedEnviron, ranks: s.ranks, outOfMemory: s.outOfMemory, log: s.Log}
 	s.server.wg.Go(func() { s.server.serve(serving, l) })
 	s.onClose(func() error {
 		cancel()
@@ -92,6 +93,7 @@ func (s *step) listen(ctx context.Context, c *runtime.Config) error {
 	return s.dir.publish(&State{
 		ID: s.dir.id(), StopSignal: int(s.built.StopSignal), Name: s.Name, Image: s.image.Name, Supervisor: os.Getpid(), Init: s.container.Init(),
 		PidNS: s.container.PidNS(), Command: c.Spec.Process.Args, Started: time.Now(),
+		Limited: s.group != nil && s.group.Rung() != cgroup.None, NotLimited: s.notLimited,
 	})
 }
 

@@ -31,6 +31,9 @@ type State struct {
 	StopSignal int       `json:"stopSignal,omitempty"` // that of the image
 	Command    []string  `json:"command"`
 	Started    time.Time `json:"started"`
+	// Limited says that it has a control group, and NotLimited what that does not enforce.
+	Limited    bool     `json:"limited,omitempty"`
+	NotLimited []string `json:"notLimited,omitempty"`
 }
 
 // The names in a run directory.

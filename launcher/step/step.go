@@ -195,8 +195,10 @@ type step struct {
 	given      given // by hooks
 	ran        bool  // the command has
 	code       int   // with which it ended then
+	ending     ending
 	recorded   func() []nvml.Use
 	group      *cgroup.Group // nil: none is wanted
+	notLimited []string      // what the group does not enforce
 	memory     *cgroup.Watch // nil: there is no limit
 	ranksDir   *os.File      // that processes are made in; nil: there is none
 	confined   *confined
@@ -422,7 +424,7 @@ func (s *step) join(ctx context.Context, j *joined) error {
 		}
 	}
 	ignored := s.ignored()
-	if err := s.refusesJoin(ignored); err != nil {
+	if err := s.refusesJoin(j.dir, ignored); err != nil {
 		return err
 	}
 	if len(ignored) > 0 {
