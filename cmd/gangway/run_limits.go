@@ -94,6 +94,15 @@ func printStats(w io.Writer, s cgroup.Stats, rung string) {
 	part("CPUPressure", "waited for cpu %s", s.CPUPressure.Some.Round(time.Millisecond))
 	part("MemoryPressure", "for memory %s", s.MemoryPressure.Some.Round(time.Millisecond))
 	part("IOPressure", "for io %s", s.IOPressure.Some.Round(time.Millisecond))
+	if len(parts) == 1 { // there is no group
+		parts = append(parts, "nothing is known without a control group")
+	} else {
+		for _, v := range [][2]string{{"MemoryPeak", "memory"}, {"ReadBytes", "io"}} {
+			if unknown(v[0]) {
+				parts = append(parts, v[1]+" unknown")
+			}
+		}
+	}
 	fmt.Fprintf(w, "gangway: used: %s\n", strings.Join(parts, ", "))
 }
 

@@ -45,10 +45,8 @@ func (s *step) limit(ctx context.Context) error {
 	if !s.Limits.wanted() && !root {
 		return nil
 	}
-	if root {
-		if _, err := cgroup.Sweep("/proc", ""); err != nil {
-			s.Log.Warn("control groups of killed runs stay", "err", err)
-		}
+	if _, err := cgroup.Sweep(cgroup.Options{UID: os.Geteuid()}); err != nil {
+		s.Log.Warn("control groups of killed runs stay", "err", err)
 	}
 	g, err := cgroup.Open(ctx, cgroup.Options{
 		Name: "run-" + s.dir.id(), UID: os.Geteuid(), Runtime: s.Getenv("XDG_RUNTIME_DIR"),

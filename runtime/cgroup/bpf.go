@@ -22,7 +22,9 @@ func bytesOf(program []instruction) []byte {
 }
 
 // attach puts program before all access to devices from dir and below, and then takes old
-// away, unless that is nil. It needs CAP_BPF or root in the first user namespace.
+// away, unless that is nil. It needs CAP_BPF or root in the first user namespace. A filter of
+// a group above that was attached so that others may replace it (BPF_F_ALLOW_OVERRIDE)
+// stays instead: that is os.ErrPermission.
 func attach(dir string, program []instruction, old *os.File) (*os.File, error) {
 	target, err := os.Open(dir)
 	if err != nil {
@@ -33,10 +35,22 @@ func attach(dir string, program []instruction, old *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load device filter: %w", err)
 	}
+	before, err := effective(target)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("count device filters: %w", err), loaded.Close())
+	}
 	// struct of BPF_PROG_ATTACH: target, program, type, flags
 	attr := [4]uint32{uint32(target.Fd()), uint32(loaded.Fd()), unix.BPF_CGROUP_DEVICE, unix.BPF_F_ALLOW_MULTI}
 	if _, err := bpf(unix.BPF_PROG_ATTACH, unsafe.Pointer(&attr), unsafe.Sizeof(attr)); err != nil {
 		return nil, errors.Join(fmt.Errorf("attach device filter: %w", err), loaded.Close())
+	}
+	if after, err := effective(target); err != nil || after != before+1 {
+		if err == nil {
+			err = fmt.Errorf("it would replace that of a group above: %w", os.ErrPermission)
+		}
+		attr[3] = 0
+		_, errDetach := bpf(unix.BPF_PROG_DETACH, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+		return nil, errors.Join(fmt.Errorf("attach device filter: %w", err), errDetach, loaded.Close())
 	}
 	if old != nil {
 		attr[1], attr[3] = uint32(old.Fd()), 0
@@ -46,6 +60,18 @@ func attach(dir string, program []instruction, old *os.File) (*os.File, error) {
 		_ = old.Close()
 	}
 	return loaded, nil
+}
+
+// effective counts the programs that decide of devices for processes in the group target,
+// those of groups above among them.
+func effective(target *os.File) (int, error) {
+	attr := struct { // the beginning of that of BPF_PROG_QUERY
+		target, kind, query, attach uint32
+		programs                    uint64
+		count, _                    uint32
+	}{target: uint32(target.Fd()), kind: unix.BPF_CGROUP_DEVICE, query: unix.BPF_F_QUERY_EFFECTIVE}
+	_, err := bpf(unix.BPF_PROG_QUERY, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	return int(attr.count), err
 }
 
 // load gives the program to the kernel, which checks it.

@@ -26,7 +26,7 @@ type Rung int
 
 // The rungs, see the package comment.
 const (
-	Root      Rung = iota + 1 // made by root at the top of the hierarchy
+	Root      Rung = iota + 1 // made by root, at the top or inside the caller's own group
 	Systemd                   // a scope of the user's systemd
 	Delegated                 // inside the caller's own group, which is the caller's to change
 	None                      // no group: affinity and rlimits
@@ -50,6 +50,16 @@ type Options struct {
 	// Runtime is the user's runtime directory, as in XDG_RUNTIME_DIR, in which
 	// systemd's user manager listens. "" leaves this rung out.
 	Runtime string
+}
+
+// fill fills in what "" stands for.
+func (o *Options) fill() {
+	if o.Instance == "" {
+		o.Instance = "default"
+	}
+	if o.Proc == "" {
+		o.Proc = "/proc"
+	}
 }
 
 // Missing is a limit that was asked for and is not enforced.
@@ -117,6 +127,9 @@ func (t *tree) leaf(name string) string {
 	return filepath.Join(t.dir, name)
 }
 
+// overAll says whether t is made at the very root, where processes do not matter.
+func (t *tree) overAll() bool { return t.real && t.base == t.mount }
+
 // split says whether the ranks have limits of their own in t.
 func (t *tree) split() bool {
 	return t.version == 2 || slices.ContainsFunc(t.controllers, func(c string) bool {
@@ -129,12 +142,7 @@ func (t *tree) split() bool {
 // not give out its own group otherwise. An error is a name that is not valid or in use, or a
 // /proc that cannot be read.
 func Open(ctx context.Context, opts Options) (*Group, error) {
-	if opts.Instance == "" {
-		opts.Instance = "default"
-	}
-	if opts.Proc == "" {
-		opts.Proc = "/proc"
-	}
+	opts.fill()
 	for _, name := range []string{opts.Name, opts.Instance} {
 		if !validName(name) {
 			return nil, fmt.Errorf("open cgroup: %q is no name: letters, digits, '-' and '_', at most 64", name)
@@ -297,13 +305,13 @@ func (g *Group) use(t *tree, controller string) error {
 		}
 		// With processes some controllers could be had, and would make all groups below
 		// threaded ones, which no process can be placed in.
-		if pids, _ := read(dir, "cgroup.procs"); pids != "" && !(dir == t.base && t.atTop()) {
+		if pids, _ := read(dir, "cgroup.procs"); pids != "" && !(dir == t.base && t.overAll()) {
 			return fmt.Errorf("switch %s on in %s: %w", controller, dir, unix.EBUSY)
 		}
 		if err := write(dir, "cgroup.subtree_control", "+"+controller); err != nil {
 			return err
 		}
-		if dir == t.base && !t.atTop() {
+		if dir == t.base && !t.overAll() {
 			t.enabled = append(t.enabled, controller)
 		}
 	}

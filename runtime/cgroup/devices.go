@@ -280,6 +280,9 @@ func (g *Group) limitDevices1(t *tree, rules []rule) error {
 	for _, line := range lines {
 		verb, what, _ := strings.Cut(line, " ")
 		err := write(t.leaf(ranksLeaf), "devices."+verb, what)
+		if verb == "allow" && errors.Is(err, unix.EPERM) {
+			continue // a group above denies it, which stays so
+		}
 		if refused(err) {
 			g.miss("devices", err.Error(), "the container's /dev shows only what it was given")
 			return nil

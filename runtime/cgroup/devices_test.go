@@ -1,12 +1,17 @@
 package cgroup
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/containerd/cgroups/v3/cgroup2"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
 
@@ -176,6 +181,65 @@ func TestFilterAsContainerd(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestFilterAbove: a filter of a group above stays in force, also one that was attached so
+// that it can be replaced.
+func TestFilterAbove(t *testing.T) {
+	found, err := hierarchies("/proc")
+	if err != nil || len(found) == 0 || found[0].version != 2 || os.Getuid() != 0 {
+		t.Skip("needs root and cgroup version 2: ", err)
+	}
+	program, err := filter([]rule{{allow: true, major: wildcard, minor: wildcard, access: accessAll}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for flags, want := range map[uint32]error{unix.BPF_F_ALLOW_MULTI: nil, unix.BPF_F_ALLOW_OVERRIDE: os.ErrPermission, 0: os.ErrPermission} {
+		above := filepath.Join(found[0].mount, "gangway-filter")
+		below := filepath.Join(above, "below")
+		if err := os.MkdirAll(below, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		dir, err := os.Open(above)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loaded, err := load(bytesOf(program), len(program))
+		if err != nil {
+			t.Skip("needs a kernel with device filters: ", err)
+		}
+		attr := [4]uint32{uint32(dir.Fd()), uint32(loaded.Fd()), unix.BPF_CGROUP_DEVICE, flags}
+		if _, err := bpf(unix.BPF_PROG_ATTACH, unsafe.Pointer(&attr), unsafe.Sizeof(attr)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := attach(below, program, nil)
+		if !errors.Is(err, want) {
+			t.Errorf("flags %d: %v, want %v", flags, err, want)
+		}
+		inner, err := os.Open(below)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := effective(inner)
+		if wantN := map[bool]int{true: 2, false: 1}[want == nil]; n != wantN || err != nil {
+			t.Errorf("flags %d: %d filters in force, want %d; %v", flags, n, wantN, err)
+		}
+		if got != nil { // another one in its place
+			if got, err = attach(below, program, got); err != nil {
+				t.Error(err)
+			}
+			if n, err := effective(inner); n != 2 || err != nil {
+				t.Errorf("%d filters in force, %v", n, err)
+			}
+			_ = got.Close()
+		}
+		for _, f := range []*os.File{inner, dir, loaded} {
+			_ = f.Close()
+		}
+		if err := errors.Join(os.Remove(below), os.Remove(above)); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // TestLines1: where lines1 says that version 1 can say it, doing what version 1 does with

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // hierarchy is a mounted tree of cgroups: the one of version 2, or one of version 1 for
@@ -18,6 +20,9 @@ type hierarchy struct {
 	controllers []string // version 1 only
 	real        bool     // mount is the very root, where processes and controllers may meet
 }
+
+// atTop says whether the caller is in no group but the very root.
+func (h *hierarchy) atTop() bool { return h.real && h.home == h.mount }
 
 // maxProcFile bounds what is read of any file of the kernel's.
 const maxProcFile = 4 << 20
@@ -35,9 +40,11 @@ func hierarchies(proc string) ([]hierarchy, error) {
 	}
 	found := parseMounts(string(mounts), parseOwn(string(own)))
 	for i := range found {
-		if found[i].version == 2 {
-			_, err := os.Lstat(filepath.Join(found[i].mount, "cgroup.type"))
-			found[i].real = err != nil
+		// The one file is in all groups but the root, the other in the root only.
+		if h := &found[i]; h.version == 2 {
+			h.real = unix.Access(filepath.Join(h.mount, "cgroup.type"), unix.F_OK) != nil
+		} else {
+			h.real = unix.Access(filepath.Join(h.mount, "release_agent"), unix.F_OK) == nil
 		}
 	}
 	return found, nil

@@ -222,26 +222,11 @@ func TestGroupMemory(t *testing.T) {
 
 // TestGroupMemoryAbove: it is said when the memory that ran out is not that of the ranks.
 func TestGroupMemoryAbove(t *testing.T) {
-	g, err := cgroup.Open(t.Context(), cgroup.Options{Instance: "above", Name: "memory", UID: os.Getuid()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := g.Remove(within(t, 10*time.Second)); err != nil {
-			t.Error(err)
-		}
-	})
-	if g.Rung() != cgroup.Root {
-		t.Skip("needs root: to limit a group above")
-	}
+	j := newJob(t, "/gangway-job/above")
+	j.set(t, "64M", "memory.max", "memory.limit_in_bytes")
+	g := j.open(t, "memory")
 	limit(t, g, cgroup.Limits{Memory: 512 << 20})
-	file := filepath.Dir(g.Dir()) + "/memory.max"
-	if g.Version() == 1 {
-		file = "/sys/fs/cgroup/memory/gangway/above/memory.limit_in_bytes"
-	}
-	if err := os.WriteFile(file, []byte("64M"), 0); err != nil {
-		t.Fatal(err)
-	}
+	needs(t, g, "memory")
 	watch, err := g.Watch()
 	if err != nil {
 		t.Fatal(err)
@@ -389,7 +374,7 @@ func TestGroupSweep(t *testing.T) {
 	if _, err := os.Stat(left); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := cgroup.Sweep("/proc", "test"); n < 1 || err != nil {
+	if n, err := cgroup.Sweep(cgroup.Options{Instance: "test", UID: os.Getuid()}); n < 1 || err != nil {
 		t.Errorf("swept %d, %v", n, err)
 	}
 	if _, err := os.Stat(left); err == nil {
@@ -400,7 +385,7 @@ func TestGroupSweep(t *testing.T) {
 // TestGroupHeld: what a Group holds is not removed.
 func TestGroupHeld(t *testing.T) {
 	g := open(t, "held")
-	if _, err := cgroup.Sweep("/proc", "test"); err != nil {
+	if _, err := cgroup.Sweep(cgroup.Options{Instance: "test", UID: os.Getuid()}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(g.Dir()); err != nil {
@@ -566,7 +551,7 @@ func TestGroupConcurrent(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				_, _ = cgroup.Sweep("/proc", "test")
+				_, _ = cgroup.Sweep(cgroup.Options{Instance: "test", UID: os.Getuid()})
 			}
 		}
 	}()
