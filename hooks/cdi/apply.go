@@ -19,11 +19,26 @@ import (
 // people, a line each.
 type Report struct {
 	Cannot      []string     // what was asked for and cannot be done in a rootless container
-	Denied      []string     // nodes that the caller may not open, with the group to be in
+	Denied      []Denied     // nodes that the caller may not open
 	Replaced    []string     // what the specification had and the edits replaced
 	Hooks       []string     // the hooks that were entered, and do nothing unless somebody runs them
 	Actions     []Action     // well-known hooks, to be carried out instead of run; those are not entered
 	Mountpoints []Mountpoint // what has to be in the root for the mounts that were entered
+}
+
+// Denied is a device node of the host that the caller may not open.
+type Denied struct {
+	Path  string
+	Group int // whose members may, and the caller is none; -1: there is no such group
+}
+
+// String says it to people.
+func (d Denied) String() string {
+	text := d.Path + " cannot be opened by this user"
+	if d.Group >= 0 {
+		text += fmt.Sprintf("; members of its group %d can (getent group %d)", d.Group, d.Group)
+	}
+	return text
 }
 
 // Mountpoint is a directory, or else a file.
@@ -78,12 +93,15 @@ func (h Host) Apply(spec *oci.Spec, e *specs.ContainerEdits) (Report, error) {
 			}
 		}
 	}
+	if err := h.fit(edits, seen); err != nil {
+		return Report{}, err
+	}
 	a.env(edits.Env)
 	for i, d := range edits.DeviceNodes {
 		a.device(d, &seen.nodes[i])
 	}
 	for i, m := range edits.Mounts {
-		a.mount(m, seen.mounts[i].Mode&unix.S_IFMT == unix.S_IFDIR)
+		a.mount(m, seen.isDir(i))
 	}
 	for _, hook := range edits.Hooks {
 		a.hook(hook)
@@ -204,11 +222,12 @@ func (a *applier) reach(d *specs.DeviceNode, access string, st *unix.Stat_t) {
 	if mode == 0 || unix.Faccessat(unix.AT_FDCWD, a.host.path(d.HostPath), mode, unix.AT_EACCESS) == nil {
 		return
 	}
-	text := d.HostPath + " cannot be opened by this user"
-	if st.Mode>>3&mode == mode && !slices.Contains(a.host.Groups, int(st.Gid)) {
-		text += fmt.Sprintf("; members of its group %d can (getent group %d)", st.Gid, st.Gid)
+	denied := Denied{Path: d.HostPath, Group: -1}
+	// Nobody is made a member of root's group for a device.
+	if st.Mode>>3&mode == mode && st.Gid != 0 && !slices.Contains(a.host.Groups, int(st.Gid)) {
+		denied.Group = int(st.Gid)
 	}
-	a.Denied = append(a.Denied, text)
+	a.Denied = append(a.Denied, denied)
 }
 
 // mount enters a mount, of a directory or not.

@@ -62,6 +62,9 @@ func (h Host) complete(e *specs.ContainerEdits) (*looked, error) {
 	return l, nil
 }
 
+// isDir says whether a mount that is a bind mount is one of a directory.
+func (l *looked) isDir(i int) bool { return l.mounts[i].Mode&unix.S_IFMT == unix.S_IFDIR }
+
 // missing is the error of a path that stat did not find. Where it may not look, nothing is
 // said of the specification.
 func missing(op, name string, err error) error {

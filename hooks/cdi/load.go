@@ -71,12 +71,12 @@ func (r *Registry) loadDir(ctx context.Context, dir string, rank int, budget *in
 			return err
 		}
 		file := filepath.Join(dir, e.Name())
-		data, owner, err := readFile(f, e.Name(), r.uid)
+		data, err := readFile(f, e.Name(), r.uid)
 		if *budget -= int64(len(data)); err == nil && *budget < 0 {
 			err = fmt.Errorf("with it, all specifications have more than %d bytes", maxTotal)
 		}
 		if err == nil {
-			err = r.load(data, origin{path: file, rank: rank, admin: owner == 0})
+			err = r.load(data, origin{path: file, rank: rank})
 		}
 		if err != nil {
 			r.problem(file, err)
@@ -136,27 +136,23 @@ func trust(name string, st *unix.Stat_t, uid int, sticky bool) error {
 
 // readFile reads a file of an open directory. A link is followed, for what counts is
 // who can write what it leads to.
-func readFile(dir *os.File, name string, uid int) (data []byte, owner uint32, err error) {
+func readFile(dir *os.File, name string, uid int) ([]byte, error) {
 	// Without O_NONBLOCK a pipe would wait for somebody to write.
 	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, 0, fmt.Errorf("open: %w", err)
+		return nil, fmt.Errorf("open: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), filepath.Join(dir.Name(), name))
 	defer func() { _ = f.Close() }()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, 0, fmt.Errorf("stat: %w", err)
+		return nil, fmt.Errorf("stat: %w", err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, 0, errors.New("it is no regular file")
+		return nil, errors.New("it is no regular file")
 	}
 	if err := trust(f.Name(), &st, uid, false); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	data, err = io.ReadAll(io.LimitReader(f, MaxFile+1))
-	if err != nil {
-		return nil, 0, err
-	}
-	return data, st.Uid, nil
+	return io.ReadAll(io.LimitReader(f, MaxFile+1))
 }

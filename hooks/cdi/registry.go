@@ -23,9 +23,8 @@ type Registry struct {
 
 // origin is where a specification is from.
 type origin struct {
-	path  string // of the file; or what Add was told
-	rank  int    // that of a directory; 0 is not from a file
-	admin bool   // root's
+	path string // of the file; or what Add was told
+	rank int    // that of a directory; 0 is not from a file
 }
 
 // device is one device, with the specification it is from.
@@ -44,8 +43,20 @@ func newRegistry(o Options) *Registry {
 	return &Registry{dirs: o.Dirs, uid: o.UID, host: Host{Root: o.Root}, devices: map[string]*device{}}
 }
 
+// problem is why a file, or a directory of files, is not used.
+type problem struct {
+	name string
+	err  error
+}
+
+// Error implements error.
+func (p *problem) Error() string { return "CDI specification " + p.name + ": " + p.err.Error() }
+
+// Unwrap returns why.
+func (p *problem) Unwrap() error { return p.err }
+
 func (r *Registry) problem(name string, err error) {
-	r.problems = append(r.problems, fmt.Errorf("CDI specification %s: %w", name, err))
+	r.problems = append(r.problems, &problem{name, err})
 }
 
 // Add puts a specification that was found or made, not read, below those of files: what
@@ -56,7 +67,7 @@ func (r *Registry) Add(spec *specs.Spec, what string) error {
 	if err := Validate(spec); err != nil {
 		return fmt.Errorf("CDI specification %s: %w", what, err)
 	}
-	r.enter(spec, origin{path: what, admin: true})
+	r.enter(spec, origin{path: what})
 	return nil
 }
 
@@ -174,15 +185,6 @@ func (r *Registry) find(text string) (*device, error) {
 	return d, nil
 }
 
-// Trusted says whether all the named devices are root's description, or were added.
-// Programs that a specification of the user's own names are the user's.
-func (r *Registry) Trusted(names ...string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool {
-		d := r.devices[name]
-		return d == nil || !d.from.admin
-	})
-}
-
 // unknown explains that there is no such device: what is nearest, and which files could
 // have had it but are spoiled.
 func (r *Registry) unknown(name Name) error {
@@ -196,6 +198,7 @@ func (r *Registry) unknown(name Name) error {
 		}
 		kinds = append(kinds, d.name.Kind())
 	}
+	problems := r.Problems()
 	e := &fault.Error{What: fmt.Errorf("device %s is not known", name)}
 	switch {
 	case len(same) > 0:
@@ -204,20 +207,34 @@ func (r *Registry) unknown(name Name) error {
 	case len(kinds) > 0:
 		e.Cause = fmt.Sprintf("no specification is of the kind %s; there are: %s", name.Kind(), list(kinds))
 		e.Hint = "name one of: " + list(r.Devices())
+	case len(problems) > 0:
+		e.Cause, e.Hint = "no CDI specification in "+strings.Join(r.dirs, " or ")+" can be used", mend(name.Vendor, problems[0])
 	default:
 		e.Cause = "no CDI specification was found in " + strings.Join(r.dirs, " or ")
 		e.Hint = regenerate(name.Vendor, filepath.Join(r.dirs[0], name.Vendor+".json"))
 	}
-	if len(r.problems) > 0 {
-		e.Cause += "; not used: " + r.problems[0].Error()
-		if more := len(r.problems) - 1; more > 0 {
+	if len(problems) > 0 {
+		e.Cause += "; not used: " + problems[0].Error()
+		if more := len(problems) - 1; more > 0 {
 			e.Cause += fmt.Sprintf(" (and %d more)", more)
 		}
-		if f := (*fault.Error)(nil); len(same) == 0 && errors.As(r.problems[0], &f) {
+		if f := (*fault.Error)(nil); len(same) == 0 && errors.As(problems[0], &f) {
 			e.Hint = f.Hint
 		}
 	}
 	return e
+}
+
+// mend is what to do about a specification that is there and cannot be used.
+func mend(vendor string, err error) string {
+	p, ok := errors.AsType[*problem](err)
+	switch {
+	case !ok:
+		return "mend it"
+	case filepath.Ext(p.name) == ".json" || filepath.Ext(p.name) == ".yaml":
+		return "mend it, or " + regenerate(vendor, p.name)
+	}
+	return "mend " + p.name // a directory
 }
 
 // byLength orders short names first, of the same length by the alphabet.

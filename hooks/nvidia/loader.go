@@ -42,8 +42,9 @@ const maxCompat = 256
 // compatibility is not supported.
 //
 // image is the image's root: it follows links within the image, and its regular
-// files are io.ReaderAt as well, or are read whole if they are small. What cannot be
-// read of it decides for the driver's, with the reason.
+// files are io.ReaderAt as well, or are read whole if they are small. Where strangers can
+// change it meanwhile, its Open has to refuse pipes instead of waiting for who writes to
+// them. What cannot be read of it decides for the driver's, with the reason.
 func CompatLibcuda(image fs.FS, f Facts) Compat {
 	host := Compat{Version: f.Driver, CUDA: f.CUDA}
 	because := func(format string, args ...any) Compat {
@@ -137,9 +138,9 @@ func compatNote(image fs.FS, name string) (compatText, error) {
 // maxWhole is how much of a file is read whole that cannot be read at an offset.
 const maxWhole = 8 << 20
 
-// withReaderAt opens a file of the image.
+// withReaderAt opens a regular file of the image.
 func withReaderAt(image fs.FS, name string, use func(io.ReaderAt) error) error {
-	f, err := image.Open(name)
+	f, err := openRegular(image, name)
 	if err != nil {
 		return err
 	}
@@ -152,6 +153,29 @@ func withReaderAt(image fs.FS, name string, use func(io.ReaderAt) error) error {
 		return err
 	}
 	return use(strings.NewReader(string(b)))
+}
+
+// openRegular opens a regular file of the image. What it is is asked for first, because to
+// open a pipe would wait for somebody who writes to it.
+func openRegular(image fs.FS, name string) (fs.File, error) {
+	if err := regular(fs.Stat(image, name)); err != nil {
+		return nil, err
+	}
+	f, err := image.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := regular(f.Stat()); err != nil { // by now
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func regular(st fs.FileInfo, err error) error {
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("not a regular file: %w", fs.ErrInvalid)
+	}
+	return err
 }
 
 // Generated is a small file that a container gets besides what is mounted. It is
@@ -244,7 +268,7 @@ func override(entries, images []ldcache.Entry) []ldcache.Entry {
 
 // readImage reads a file of the image; none is no error.
 func readImage(image fs.FS, name string, limit int64) ([]byte, error) {
-	f, err := image.Open(name)
+	f, err := openRegular(image, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -252,9 +276,6 @@ func readImage(image fs.FS, name string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("not a regular file: %w", errors.Join(fs.ErrInvalid, err))
-	}
 	return readAll(f, limit)
 }
 

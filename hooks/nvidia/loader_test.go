@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gangway-hpc/gangway/hooks/ldcache"
 	"github.com/gangway-hpc/gangway/hooks/nvidia"
@@ -165,6 +168,37 @@ func TestLoaderLinks(t *testing.T) {
 	}
 	if l := nvidia.Load(r.FS(), d.Needs(set)); len(l.Warnings) != 0 || find(t, l.Files[0].Content, "libsecret.so") != "/secret" {
 		t.Errorf("a link within the image: %q", l.Warnings)
+	}
+}
+
+// TestLoaderPipes: what an image has in the place of files is not waited for.
+func TestLoaderPipes(t *testing.T) {
+	d := discover(t, fakedriver.New(t, fakedriver.Options{GPUs: 1}))
+	set, _ := nvidia.ParseCapabilities("")
+	root := t.TempDir()
+	arch := "x86_64"
+	if ldcache.HostFlags() == ldcache.FlagsARM64 {
+		arch = "aarch64"
+	}
+	for _, name := range []string{"etc/ld.so.cache", "etc/ld-musl-" + arch + ".path", "lib/ld-musl-" + arch + ".so.1", "etc/ld.so.conf.d", nvidia.CompatDir + "/libcuda.so.590.44.01"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755), unix.Mkfifo(filepath.Join(root, name), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := os.OpenRoot(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	done := make(chan nvidia.Loaded, 1)
+	go func() { done <- nvidia.Load(r.FS(), d.Needs(set)) }()
+	select {
+	case l := <-done:
+		if len(l.Warnings) == 0 || !strings.Contains(l.Warnings[0], "/etc/ld.so.cache cannot be read and is replaced: not a regular file") {
+			t.Errorf("%q", l.Warnings)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("somebody is waited for who writes to a pipe")
 	}
 }
 

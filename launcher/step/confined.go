@@ -30,7 +30,8 @@ import (
 // it is to be written to another file, see ARCHITECTURE.md. Where root runs a container, another process reads the layers and serves them through
 // FUSE: of a user who owns nothing, without rights, and with no files but the image's and
 // a socket to the supervisor. The supervisor itself uses the image's index alone, which
-// the store made.
+// the store made. Of an image that is a directory such a process only looks for what loaders
+// of libraries need, where that is needed.
 
 // confined is the supervisor's side of that process.
 type confined struct {
@@ -100,7 +101,8 @@ func (s *step) serveConfined(ctx context.Context) (func(context.Context, *os.Fil
 // confinedProcess returns the process, which is started where there is none.
 func (s *step) confinedProcess(ctx context.Context) (*confined, error) {
 	if s.confined == nil {
-		c, err := s.startConfined(ctx)
+		files := s.image.Files.All()
+		c, err := s.startConfined(ctx, files, confinedOpen{Files: len(files)})
 		if err != nil {
 			return nil, err
 		}
@@ -119,8 +121,9 @@ type confinedRoot struct {
 // ReadFile implements spec.Root.
 func (r confinedRoot) ReadFile(path string, limit int64) ([]byte, error) { return r.read(path, limit) }
 
-// startConfined starts the process, and has it open the image.
-func (s *step) startConfined(ctx context.Context) (*confined, error) {
+// startConfined starts the process, and has it open the image: the files that it has, or
+// a directory.
+func (s *step) startConfined(ctx context.Context, files []*os.File, open confinedOpen) (*confined, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("make socket for the process that serves the image: %w", err)
@@ -136,7 +139,7 @@ func (s *step) startConfined(ctx context.Context) (*confined, error) {
 	cmd := exec.Command("/proc/self/exe", s.Serve...)
 	proc.AsNobody(cmd)
 	cmd.Stderr = &c.stderr
-	cmd.ExtraFiles = append([]*os.File{theirs}, s.image.Files.All()...)
+	cmd.ExtraFiles = append([]*os.File{theirs}, files...)
 	cmd.WaitDelay = confinedEnd
 	if err := c.start(cmd); err != nil {
 		return nil, errors.Join(&fault.Error{
@@ -145,12 +148,12 @@ func (s *step) startConfined(ctx context.Context) (*confined, error) {
 			Hint:  "run it as an ordinary user; or let everybody execute gangway, and give root CAP_SETUID and CAP_SETGID",
 		}, c.conn.Close())
 	}
-	if _, err := c.call(ctx, &confinedRequest{Open: &confinedOpen{Files: len(s.image.Files.All())}}); err != nil {
-		err = &fault.Error{
-			What: fmt.Errorf("open image %s: %w", s.image.Name, err),
-			Hint: "look for damage: gangway image verify; fetch it again: gangway image pull " + s.image.Name,
+	if _, err := c.call(ctx, &confinedRequest{Open: &open}); err != nil {
+		f := &fault.Error{What: fmt.Errorf("open image %s: %w", s.image.Name, err)}
+		if !open.Dir {
+			f.Hint = "look for damage: gangway image verify; fetch it again: gangway image pull " + s.image.Name
 		}
-		return nil, errors.Join(err, c.close())
+		return nil, errors.Join(f, c.close())
 	}
 	return c, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -29,9 +30,11 @@ type confinedRequest struct {
 	Serve *confinedServe `json:"serve,omitempty"`
 }
 
-// confinedOpen says how many files the image has, of those that were handed on.
+// confinedOpen says how many files the image has, of those that were handed on; or that it
+// is a directory, of which nothing is asked but Load.
 type confinedOpen struct {
-	Files int `json:"files"`
+	Files int  `json:"files,omitempty"`
+	Dir   bool `json:"dir,omitempty"`
 }
 
 // confinedRead asks for a file. Paths need not be text, so they are no strings of JSON.
@@ -114,7 +117,8 @@ func ServeConfined(ctx context.Context, open func(*image.Files) (*image.Opened, 
 type confinedServer struct {
 	conn *net.UnixConn
 	open func(*image.Files) (*image.Opened, error)
-	tree *rootfs.Tree
+	tree *rootfs.Tree // nil of a directory
+	root fs.FS
 	log  *slog.Logger
 
 	mu sync.Mutex // guards sending
@@ -145,12 +149,14 @@ func (s *confinedServer) answer(ctx context.Context) error {
 		r := &confinedReply{}
 		var server *rootfs.Server
 		switch {
-		case q.Open != nil && s.tree == nil:
+		case q.Open != nil && s.root == nil && q.Open.Dir:
+			s.root = (&dirRoot{os.NewFile(confinedFiles, "the directory")}).FS()
+		case q.Open != nil && s.root == nil:
 			err = s.openImage(q.Open.Files)
 		case q.Read != nil && s.tree != nil:
 			r.Content, err = s.tree.ReadFile(string(q.Read.Path), q.Read.Limit)
-		case q.Load != nil && s.tree != nil:
-			loaded := nvidia.Load(s.tree.FS(), *q.Load)
+		case q.Load != nil && s.root != nil:
+			loaded := nvidia.Load(s.root, *q.Load)
 			r.Loaded = &loaded
 		case q.Serve != nil && s.tree != nil && len(files) == 1:
 			server, err = s.serve(q.Serve, files[0])
@@ -203,6 +209,7 @@ func (s *confinedServer) openImage(n int) error {
 		return err
 	}
 	s.tree = rootfs.New(o.Index, o.Layers)
+	s.root = s.tree.FS()
 	return nil
 }
 

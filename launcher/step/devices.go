@@ -182,8 +182,8 @@ func (s *step) enter() error {
 	if g.report, err = cdi.Apply(&g.made, g.edits); err != nil {
 		return err
 	}
-	if len(g.report.Denied) > 0 {
-		return &fault.Error{What: fmt.Errorf("give devices to the container: %s", strings.Join(g.report.Denied, "; ")), Hint: "become a member of that group, and log in again"}
+	if denied := g.report.Denied; len(denied) > 0 {
+		return deniedDevices(denied)
 	}
 	for _, what := range g.report.Cannot {
 		s.Log.Warn(what)
@@ -197,11 +197,27 @@ func (s *step) enter() error {
 	return nil
 }
 
+// deniedDevices is the error of nodes that the user may not open.
+func deniedDevices(list []cdi.Denied) error {
+	var texts []string
+	hint := "become a member of that group, and log in again"
+	for _, d := range list {
+		texts = append(texts, d.String())
+		if d.Group < 0 {
+			hint = "ask an administrator for access to " + d.Path
+		}
+	}
+	return &fault.Error{What: fmt.Errorf("give devices to the container: %s", strings.Join(texts, "; ")), Hint: hint}
+}
+
 // apply enters what hooks add into what Build made.
 func (s *step) apply() {
 	g := &s.given
 	if g.edits == nil {
 		return // a trial, which is given nothing
+	}
+	for _, what := range g.replaced(s.built.Spec) {
+		s.built.Notes = append(s.built.Notes, what+": what devices and hooks ask for has taken its place")
 	}
 	s.built.Files = append(s.built.Files, g.files...)
 	s.built.Notes = append(s.built.Notes, g.notes...)
@@ -212,6 +228,16 @@ func (s *step) apply() {
 		isFile := slices.ContainsFunc(g.report.Mountpoints, func(p cdi.Mountpoint) bool { return p.Path == m.Destination && !p.Dir })
 		s.built.Mount(m, !isFile)
 	}
+}
+
+// replaced names what a container would have without the edits, and has otherwise with them.
+func (g *given) replaced(built *specs.Spec) []string {
+	without := specs.Spec{Process: &specs.Process{Env: built.Process.Env}, Mounts: slices.Clone(built.Mounts), Linux: &specs.Linux{Devices: slices.Clone(built.Linux.Devices)}}
+	report, err := cdi.Apply(&without, g.edits)
+	if err != nil {
+		return nil // it was possible a moment ago
+	}
+	return report.Replaced
 }
 
 // environ enters the variables of the edits into an environment.

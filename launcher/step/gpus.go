@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gangway-hpc/gangway/hooks/cdi"
-	"github.com/gangway-hpc/gangway/hooks/ldcache"
 	"github.com/gangway-hpc/gangway/hooks/lease"
 	"github.com/gangway-hpc/gangway/hooks/nvidia"
 	"github.com/gangway-hpc/gangway/hooks/nvml"

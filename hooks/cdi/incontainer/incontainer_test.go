@@ -93,7 +93,7 @@ devices:
 
 // TestDenied: a node that the user may not open is named, with the group.
 func TestDenied(t *testing.T) {
-	denied := func(node, access string, groups ...int) []string {
+	denied := func(node, access string, groups ...int) []cdi.Denied {
 		edits := `{"cdiVersion":"0.6.0","kind":"acme.com/mem","devices":[{"name":"0","containerEdits":{"deviceNodes":[{"path":"/dev/acme","hostPath":"` + node + `","permissions":"` + access + `"}]}}]}`
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, "acme.json"), edits)
@@ -108,13 +108,13 @@ func TestDenied(t *testing.T) {
 		return report.Denied
 	}
 	if got := denied("/dev/zero", "rwm"); got != nil {
-		t.Errorf("%q", got)
+		t.Errorf("%v", got)
 	}
 	st, err := os.Stat("/dev/kmsg")
 	if err != nil || st.Mode().Perm()&0o002 != 0 {
 		t.Skip("needs a /dev/kmsg that not everybody writes")
 	}
-	if got := denied("/dev/kmsg", "w"); len(got) != 1 || !strings.HasPrefix(got[0], "/dev/kmsg cannot be opened by this user") {
+	if got := denied("/dev/kmsg", "w"); len(got) != 1 || !strings.HasPrefix(got[0].String(), "/dev/kmsg cannot be opened by this user") {
 		t.Errorf("%q", got)
 	}
 }
