@@ -14,8 +14,11 @@ import (
 	"github.com/gangway-hpc/gangway/internal/proc"
 )
 
-// defaultTimeout is long enough for a file server, and short enough for a person.
-const defaultTimeout = 30 * time.Second
+// DefaultTimeout is long enough for a file server, and short enough for a person.
+const DefaultTimeout = 30 * time.Second
+
+// patience is how long a hook runs before anybody is told that it does.
+const patience = time.Second
 
 // grace is how long a killed hook may take to be gone.
 const grace = 5 * time.Second
@@ -39,14 +42,18 @@ type outcome struct {
 	took   time.Duration
 }
 
-// execute runs a program to its end, or kills it with its process group.
+// execute runs a program to its end, or kills it with its process group, which is that of a
+// session without a terminal.
 func (r Runner) execute(ctx context.Context, c command) (outcome, error) {
 	timeout := c.timeout
 	if timeout <= 0 {
 		timeout = r.Timeout
 	}
 	if timeout <= 0 {
-		timeout = defaultTimeout
+		timeout = DefaultTimeout
+	}
+	if ctx.Err() != nil {
+		return outcome{}, fmt.Errorf("run hook %s: %w", c.path, context.Cause(ctx))
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errKilled)
 	defer cancel()
@@ -64,10 +71,15 @@ func (r Runner) execute(ctx context.Context, c command) (outcome, error) {
 
 	begin := time.Now()
 	o := outcome{}
-	if err := cmd.Start(); err != nil {
+	ended, err := proc.StartSession(cmd)
+	if err != nil {
 		return o, failed(c.path, err, "")
 	}
-	gone, err := wait(limited, cmd)
+	if r.Waiting != nil {
+		late := time.AfterFunc(patience, func() { r.Waiting(c.path) })
+		defer late.Stop()
+	}
+	gone, err := wait(limited, ended)
 	o.took = time.Since(begin)
 	if !gone {
 		return o, &fault.Error{
@@ -78,18 +90,17 @@ func (r Runner) execute(ctx context.Context, c command) (outcome, error) {
 	}
 	text := string(stderr.Bytes())
 	if errors.Is(err, exec.ErrWaitDelay) { // it ended well; something that it started holds its output
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		o.notes = append(o.notes, "left processes behind, which were killed; one that shall live on needs setsid and other files")
+		o.notes = append(o.notes, leftBehind(syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)))
 		err = nil
 	}
 	if stdout.full {
 		return o, failed(c.path, fmt.Errorf("it wrote more than %d bytes to stdout", maxAnswer), text)
 	}
 	if cause := context.Cause(limited); err != nil && cause != nil {
-		if errors.Is(cause, errKilled) {
-			cause = fmt.Errorf("%w after %v", cause, timeout)
+		if !errors.Is(cause, errKilled) {
+			return o, fmt.Errorf("run hook %s: %w", c.path, cause) // the hook is not to blame
 		}
-		return o, failed(c.path, cause, text)
+		return o, failed(c.path, fmt.Errorf("%w after %v", cause, timeout), text)
 	}
 	if err != nil {
 		return o, failed(c.path, err, text)
@@ -99,12 +110,21 @@ func (r Runner) execute(ctx context.Context, c command) (outcome, error) {
 	return o, nil
 }
 
-// wait waits for cmd, and gives it up some time after its context ended: a process in an
-// uninterruptible sleep does not die, and may not hold up the others. Then the goroutine
-// ends when the process does.
-func wait(ctx context.Context, cmd *exec.Cmd) (gone bool, err error) {
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
+// leftBehind says what became of the processes that a hook left behind, and that hold its
+// output open. Only those of its group can be found: err is from killing them.
+func leftBehind(err error) string {
+	switch {
+	case err == nil:
+		return "left processes behind, which were killed; one that shall live on needs setsid and other files"
+	case errors.Is(err, syscall.ESRCH):
+		return "left a process behind, in a session of its own, that holds the output of the hook: it lives on, and nobody reads what it writes; give it other files"
+	}
+	return fmt.Sprintf("left processes behind that cannot be killed (%v)", err)
+}
+
+// wait waits for a hook, and gives it up some time after its context ended: a process in an
+// uninterruptible sleep does not die, and may not hold up the others.
+func wait(ctx context.Context, done <-chan error) (gone bool, err error) {
 	select {
 	case err = <-done:
 		return true, err

@@ -15,13 +15,15 @@
 //     or stop may answer with notes only.
 //   - Any exit status but 0 fails the run with what the hook said on stderr. A hook of
 //     start can still keep the command from running. One of stop fails nothing: all are
-//     run, and the errors are reported.
-//   - A hook runs as the user, in "/", with a terminal neither before nor behind it, in
-//     an environment of PATH, HOME, USER, LOGNAME, LANG, GANGWAY_HOOK_PHASE and what the
-//     configuration adds. Nothing of the image or of the job gets there: LD_PRELOAD in an
-//     image is data in the JSON.
+//     run while the context lasts, and the errors are reported.
+//   - A hook runs as the user, in "/", in a session of its own, so that it has no terminal
+//     under any name, in an environment of PATH, HOME, USER, LOGNAME, LANG,
+//     GANGWAY_HOOK_PHASE and what the configuration adds. Nothing of the image or of the
+//     job gets there: LD_PRELOAD in an image is data in the JSON.
 //   - A hook that takes longer than the timeout is killed with all processes of its
-//     group. What it left running on purpose must have a session of its own (setsid).
+//     group; so is one whose caller was killed, except for processes that closed file 3
+//     (see [proc.StartSession]). What it left running on purpose must have a session of
+//     its own (setsid).
 //
 // Only files are executed that nobody but root and the user could have written, in
 // directories of which the same is true.
@@ -101,6 +103,9 @@ type Runner struct {
 	Credential *syscall.Credential // root only: the user that hooks run as; nil: the caller's
 	User, Home string              // the user's
 	Env        []string            // NAME=VALUE, besides those of the contract
+	// Waiting is told of a hook that has run for a second, from another goroutine; it may
+	// be nil.
+	Waiting func(path string)
 }
 
 // Result is what the hooks of a phase did.
@@ -128,7 +133,8 @@ func (r Runner) Start(ctx context.Context, s State) (*Result, error) {
 	return r.run(ctx, s)
 }
 
-// Stop runs all hooks of the phase, the last one first, and joins their errors.
+// Stop runs all hooks of the phase, the last one first, and joins their errors. What the
+// end of ctx leaves no time for is named in an error.
 func (r Runner) Stop(ctx context.Context, s State) (*Result, error) {
 	s.Phase = Stop
 	return r.run(ctx, s)
@@ -145,7 +151,11 @@ func (r Runner) run(ctx context.Context, s State) (*Result, error) {
 		slices.Reverse(hooks)
 	}
 	var errs []error
-	for _, hook := range hooks {
+	for i, hook := range hooks {
+		if s.Phase == Stop && ctx.Err() != nil {
+			errs = append(errs, fmt.Errorf("run hooks %s: %w", strings.Join(hooks[i:], ", "), context.Cause(ctx)))
+			break
+		}
 		if err := r.one(ctx, hook, s, result); err != nil {
 			errs = append(errs, err)
 			if s.Phase != Stop {

@@ -1,12 +1,15 @@
 package user
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -88,7 +91,7 @@ echo '{"version": 1, "edits": {"env": ["A=1"], "mounts": [{"hostPath": "/data", 
 	if env := read("env"); env != "GANGWAY_HOOK_PHASE=prepare\nHOME=/home/alice\nLANG=C.UTF-8\nLOGNAME=alice\nOUT="+out+"\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nPWD=/\nUSER=alice\n" {
 		t.Error(env)
 	}
-	if cwd, fds := read("cwd"), strings.Fields(read("fds")); cwd != "/\n" || len(fds) > 4 { // ls has one itself
+	if cwd, fds := read("cwd"), strings.Fields(read("fds")); cwd != "/\n" || len(fds) > 5 { // ls has one itself, and 3 is what ties the hook to its caller
 		t.Errorf("cwd %q, files %q", cwd, fds)
 	}
 	var state, second State
@@ -206,6 +209,136 @@ func TestLeftBehind(t *testing.T) {
 		t.Errorf("%+v %v", got, err)
 	}
 	gone(t, dir+"/pid")
+}
+
+// TestLivesOn: a process in a session of its own lives on, and nobody says that it was
+// killed; so does one of the hook's group that holds none of its files.
+func TestLivesOn(t *testing.T) {
+	dir := t.TempDir()
+	script(t, dir+"/start/x", "setsid sh -c 'echo $$ > "+dir+"/session; exec sleep 1234' & while ! test -s "+dir+"/session; do sleep 0.01; done")
+	script(t, dir+"/start/y", "sleep 1234 <&- >/dev/null 2>&1 & echo $! > "+dir+"/group")
+	got, err := Runner{Dirs: []string{dir}}.Start(t.Context(), State{})
+	if err != nil || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "it lives on") || strings.Contains(got.Notes[0], "killed") {
+		t.Errorf("%+v %v", got, err)
+	}
+	time.Sleep(100 * time.Millisecond) // in which a signal would arrive
+	for _, name := range []string{"/session", "/group"} {
+		pid, isAlive := process(t, dir+name)
+		if !isAlive {
+			t.Errorf("the process of %s is gone", name)
+			continue
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestNoTerminal: a hook leads a session of its own, which no terminal belongs to.
+func TestNoTerminal(t *testing.T) {
+	dir := t.TempDir()
+	script(t, dir+"/start/x", `read -r pid name state parent group session tty rest < /proc/$$/stat
+test $group,$session,$tty = $$,$$,0 || { echo "group $group, session $session, terminal $tty of $$" >&2; exit 1; }`)
+	if _, err := (Runner{Dirs: []string{dir}}).Start(t.Context(), State{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestKilledCaller: when the process that runs a hook is killed, so are the hook and what
+// it has started, except for what is in a session of its own.
+func TestKilledCaller(t *testing.T) {
+	if dir := os.Getenv("HOOKS_TEST_CALLER"); dir != "" {
+		_, err := Runner{Dirs: []string{dir}}.Start(t.Context(), State{})
+		t.Fatal("the hook ended", err)
+	}
+	dir := t.TempDir()
+	script(t, dir+"/start/x", "echo $$ > "+dir+"/hook; setsid sleep 1234 & echo $! > "+dir+"/session; sleep 1234 & echo $! > "+dir+"/child; wait")
+	caller := exec.Command(os.Args[0], "-test.run=^TestKilledCaller$")
+	caller.Env = append(os.Environ(), "HOOKS_TEST_CALLER="+dir)
+	caller.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := caller.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for range 500 {
+		if _, err = os.Stat(dir + "/child"); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	time.Sleep(100 * time.Millisecond) // the number is written
+	if err := errors.Join(err, caller.Process.Kill()); err != nil {
+		t.Fatal(err)
+	}
+	_ = caller.Wait() // it was killed
+	gone(t, dir+"/hook")
+	gone(t, dir+"/child")
+	if pid, isAlive := process(t, dir+"/session"); !isAlive {
+		t.Error("what has a session of its own is gone")
+	} else if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+}
+
+// process returns the process whose number is in a file, and whether it lives.
+func process(t *testing.T, file string) (pid int, isAlive bool) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pid, err = strconv.Atoi(strings.TrimSpace(string(b))); err != nil {
+		t.Fatal(err)
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return pid, err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+// TestInterrupted: where somebody ended a hook it is not the hook that is to be mended,
+// and of those that see the end the rest is named.
+func TestInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"/start/x", "/stop/3", "/stop/2", "/stop/1"} {
+		script(t, dir+name, "touch "+dir+"/ran$(basename $0); echo slow >&2; sleep 1000")
+	}
+	interrupt := func() (context.Context, func()) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		why := &fault.Error{What: errors.New("interrupted"), Code: fault.CodeInterrupted}
+		late := time.AfterFunc(300*time.Millisecond, func() { cancel(why) })
+		return ctx, func() { late.Stop() }
+	}
+	ctx, stop := interrupt()
+	defer stop()
+	r := Runner{Dirs: []string{dir}}
+	_, err := r.Start(ctx, State{})
+	want(t, err, "start/x: interrupted")
+	if text := fault.Text("", err, false); strings.Contains(text, "hint") || fault.Code(err) != fault.CodeInterrupted {
+		t.Errorf("exit %d: %s", fault.Code(err), text)
+	}
+	if _, err = r.Start(ctx, State{}); fault.Code(err) != fault.CodeInterrupted {
+		t.Errorf("of a context that has ended: %v", err)
+	}
+	ctx, stop = interrupt()
+	defer stop()
+	_, err = r.Stop(ctx, State{})
+	want(t, err, "run hook "+dir+"/stop/3: interrupted", "run hooks "+dir+"/stop/2, "+dir+"/stop/1: interrupted")
+	if left, _ := filepath.Glob(dir + "/ran*"); len(left) != 2 {
+		t.Errorf("%s", left)
+	}
+}
+
+// TestWaiting: somebody is told of a hook that takes long.
+func TestWaiting(t *testing.T) {
+	dir := t.TempDir()
+	script(t, dir+"/start/1", "exit 0")
+	script(t, dir+"/start/2", "sleep 1.5")
+	told := make(chan string, 10)
+	if _, err := (Runner{Dirs: []string{dir}, Waiting: func(path string) { told <- path }}).Start(t.Context(), State{}); err != nil {
+		t.Fatal(err)
+	}
+	if len(told) != 1 || <-told != dir+"/start/2" {
+		t.Error("nobody was told of 2 alone")
+	}
 }
 
 // TestStop: all are run, the last first, whatever fails.
