@@ -20,8 +20,8 @@ import (
 //
 // What they write to ENROOT_ENVIRON and ENROOT_MOUNTS becomes edits. That is what most
 // hooks do; others act on the container's root in Enroot's namespaces (enroot-mount,
-// files copied into ENROOT_ROOTFS), which there is no root for here: ENROOT_ROOTFS can
-// be read at best. The files that Enroot itself ships are left out, because Gangway
+// files copied into ENROOT_ROOTFS), which there is no root for here: ENROOT_ROOTFS is an
+// empty directory, whatever the image is, so that nobody's image is written to. The files that Enroot itself ships are left out, because Gangway
 // does the same without them; [EnrootOwn] says which. As with Enroot, a hook has the
 // caller's whole environment; nothing of the image is in it.
 type Enroot struct {
@@ -29,7 +29,6 @@ type Enroot struct {
 	System     string   // empty: /etc/enroot
 	Personal   string   // ~/.config/enroot; empty: none
 	Library    string   // where common.sh is; empty: /usr/lib/enroot
-	Rootfs     string   // the image's tree, for reading; empty: an empty directory
 	Dir        string   // private and the user's; files are made in it
 	Environ    []string // the caller's
 	Image      []string // the image's environment, as data
@@ -78,7 +77,7 @@ type enrootRun struct {
 	vars    map[string]string // the caller's, for ${NAME}
 	environ string            // the file ENROOT_ENVIRON
 	mounts  string            // the file ENROOT_MOUNTS
-	empty   string            // the directory made for ENROOT_ROOTFS; empty: none was
+	rootfs  string            // the directory that ENROOT_ROOTFS names
 	before  map[string]string // the image's environment as that file says it
 	fstab   []entry
 }
@@ -110,12 +109,9 @@ func (x *enrootRun) files() error {
 		return err
 	}
 	x.environ, x.mounts = filepath.Join(x.Dir, "environment"), filepath.Join(x.Dir, "fstab")
-	if x.Rootfs == "" {
-		x.empty = filepath.Join(x.Dir, "rootfs")
-		x.Rootfs = x.empty
-		if err := os.Mkdir(x.empty, 0o755); err != nil {
-			return err
-		}
+	x.rootfs = filepath.Join(x.Dir, "rootfs")
+	if err := os.Mkdir(x.rootfs, 0o755); err != nil {
+		return err
 	}
 	return errors.Join(x.write(x.environ, env.String()), x.write(x.mounts, ""))
 }
@@ -214,7 +210,7 @@ func (x *enrootRun) hookEnv() []string {
 		}
 	}
 	set("PID", strconv.Itoa(os.Getpid()))
-	set("ROOTFS", x.Rootfs)
+	set("ROOTFS", x.rootfs)
 	set("ENVIRON", x.environ)
 	set("MOUNTS", x.mounts)
 	set("LIBRARY_PATH", x.Library)
@@ -263,10 +259,8 @@ func (x *enrootRun) collect() error {
 			x.result.Edits.Mounts = append(x.result.Edits.Mounts, m)
 		}
 	}
-	if x.empty != "" {
-		if written, err := os.ReadDir(x.empty); err == nil && len(written) > 0 {
-			x.note("a hook wrote %s into ENROOT_ROOTFS, where no container sees it: mount it by ENROOT_MOUNTS", written[0].Name())
-		}
+	if written, err := os.ReadDir(x.rootfs); err == nil && len(written) > 0 {
+		x.note("a hook wrote %s into ENROOT_ROOTFS, where no container sees it: mount it by ENROOT_MOUNTS", written[0].Name())
 	}
 	return nil
 }

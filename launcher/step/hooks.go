@@ -19,7 +19,7 @@ import (
 // Hooks say which programs of the site's and the user's are run for a container.
 type Hooks struct {
 	Dirs    []string      // as package user reads them
-	Timeout time.Duration // for each hook; 0 is that package's
+	Timeout time.Duration // for each hook, and for all together that see the end; 0 is that package's
 	// Enroot says that what is there for Enroot is run too: of /etc/enroot, and of
 	// Personal, if that is not empty.
 	Enroot   bool
@@ -62,7 +62,7 @@ func (s *step) prepareHooks(ctx context.Context) (*cdispecs.ContainerEdits, erro
 	if len(s.given.edits.DeviceNodes)+len(s.given.edits.Mounts)+len(s.given.edits.Env) > 0 {
 		state.Edits = s.given.edits
 	}
-	s.onClose(func() error { return s.stopHooks(ctx) })
+	s.onEnd(ctx, s.stopHooks)
 	result, err := s.runner().Prepare(ctx, state)
 	s.hookNotes(result)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *step) prepareHooks(ctx context.Context) (*cdispecs.ContainerEdits, erro
 		}
 		e := user.Enroot{
 			Runner: s.runner(), Personal: s.Hooks.Personal, Dir: dir, Environ: s.Environ, Image: s.image.Config.Env,
-			Rootfs: s.image.Dir, RemapRoot: s.Request.RemapRoot, Containers: s.Containers,
+			RemapRoot: s.Request.RemapRoot, Containers: s.Containers,
 		}
 		result, err := e.Edits(ctx)
 		s.hookNotes(result)
@@ -120,8 +120,8 @@ func (s *step) startHooks(ctx context.Context) error {
 		if err := s.runner().OCI(ctx, user.CreateRuntime, s.given.made.Hooks, s.ociState(specs.StateCreating)); err != nil {
 			return err
 		}
-		s.onClose(func() error {
-			return s.runner().OCI(context.WithoutCancel(ctx), user.Poststop, s.given.made.Hooks, s.ociState(specs.StateStopped))
+		s.onEnd(ctx, func(ctx context.Context, r user.Runner) error {
+			return r.OCI(ctx, user.Poststop, s.given.made.Hooks, s.ociState(specs.StateStopped))
 		})
 	}
 	if len(s.Hooks.Dirs) == 0 {
@@ -150,15 +150,15 @@ func (s *step) ociState(status specs.ContainerState) specs.State {
 	return state
 }
 
-// stopHooks runs the hooks that see the end.
-func (s *step) stopHooks(ctx context.Context) error {
+// stopHooks runs the hooks of stop.
+func (s *step) stopHooks(ctx context.Context, r user.Runner) error {
 	state := s.hookState()
 	state.Pid = 0 // it may be another's by now
 	if s.ran {
 		code := s.code
 		state.ExitCode = &code
 	}
-	result, err := s.runner().Stop(context.WithoutCancel(ctx), state)
+	result, err := r.Stop(ctx, state)
 	s.hookNotes(result)
 	return err
 }
