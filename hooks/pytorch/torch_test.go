@@ -31,15 +31,25 @@ func TestTorch(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short")
 	}
-	if err := exec.CommandContext(t.Context(), "python3", "-c", "import torch").Run(); err != nil {
-		t.Skip("needs python3-torch")
-	}
+	python(t)
 	s := Step{Nodes: []string{"localhost", "localhost"}, Tasks: []int{2, 2}, MasterAddr: "127.0.0.1", CPUs: 1, ID: "1.0.0", Environ: []string{"RANK=9", "WORLD_SIZE=9"}}
 	t.Run("ranks", func(t *testing.T) { meet(t, s) })
 	s.Tasks, s.Torchrun, s.CPUs = []int{1, 1}, 2, 2
 	// Without these torchrun 1.13 does not start under Python 3.11, whose flags list no 0.
 	s.Environ = append(s.Environ, "PET_REDIRECTS=1", "PET_TEE=1")
 	t.Run("torchrun", func(t *testing.T) { meet(t, s, "-m", "torch.distributed.run") })
+}
+
+// python returns a Python that has PyTorch: the first of PATH may be another than Debian's.
+func python(t *testing.T) string {
+	t.Helper()
+	for _, name := range []string{"python3", "/usr/bin/python3"} {
+		if exec.CommandContext(t.Context(), name, "-c", "import torch").Run() == nil {
+			return name
+		}
+	}
+	t.Skip("needs python3-torch")
+	return ""
 }
 
 // meet starts every task of a step and looks at what the ranks say.
@@ -66,7 +76,7 @@ func meet(t *testing.T, s Step, args ...string) {
 	var tasks []*task
 	for node, n := range s.Tasks {
 		for local := range n {
-			one := &task{cmd: exec.CommandContext(ctx, "python3", append(slices.Clone(args), script)...)}
+			one := &task{cmd: exec.CommandContext(ctx, python(t), append(slices.Clone(args), script)...)}
 			one.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, s.Environ...)
 			one.cmd.Env = append(one.cmd.Env, strings.Fields(environ(t, l, node, local))...)
 			one.cmd.Stdout, one.cmd.Stderr, one.cmd.WaitDelay = &one.out, &one.out, time.Second
