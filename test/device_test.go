@@ -1,6 +1,7 @@
 package test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -115,6 +116,79 @@ func TestDeviceBadFiles(t *testing.T) {
 	specification(t, filepath.Join(dir, "acme.yaml"), device("env: [A=b]"), p.uid()+1)
 	p.run(t, image, "--cdi-dir="+dir, "--device=acme.example/npu=a", "--", "true").
 		want(t, 125, "", `belongs to user \d+, who is neither root nor the caller`)
+}
+
+// TestDeviceSaid: what devices take the place of is said to who wants to know, and what
+// cannot be mounted where it is to be is refused in so many words.
+func TestDeviceSaid(t *testing.T) {
+	p := newPerson(t)
+	image := p.image(t, map[string]any{"Env": []string{"PATH=/bin", "ACME=no", "SAME=yes"}})
+	lib, dir := p.mkdir(t, "lib"), p.mkdir(t, "cdi")
+	specification(t, filepath.Join(dir, "acme.yaml"), `cdiVersion: "0.6.0"
+kind: acme.example/npu
+containerEdits:
+  env: [ACME=yes, SAME=yes]
+devices:
+- name: lib
+  containerEdits:
+    mounts: [{hostPath: `+lib+`, containerPath: /opt/acme, options: [ro, rbind]}]
+- name: shm
+  containerEdits:
+    mounts: [{hostPath: /etc/hostname, containerPath: /dev/shm, options: [ro, rbind]}]
+- name: tmp
+  containerEdits:
+    mounts: [{hostPath: /etc/hostname, containerPath: /tmp, options: [ro, rbind]}]
+`, p.uid())
+	run := func(device string, options ...string) outcome {
+		args := []string{"run", "--cdi-dir=" + dir, "--device=acme.example/npu=" + device, "--container-image=" + image}
+		return outcomeOf(t, p.command(append(append(args, options...), "--", "sh", "-c", "echo $ACME")...))
+	}
+	o := run("lib", "-v", "--container-mounts="+p.mkdir(t, "mine")+":/opt/acme")
+	o.want(t, 0, "^yes\n$", `(?s)variable ACME: what devices and hooks ask for has taken its place.*mount /opt/acme: what devices`)
+	if strings.Contains(o.err, "SAME") {
+		t.Errorf("what stays as it is: %s", o.err)
+	}
+	if o := run("lib"); strings.Contains(o.err, "taken its place") {
+		t.Errorf("without -v: %s", o.err)
+	}
+	run("shm").want(t, 125, "", `mount /etc/hostname on /dev/shm: that is a directory, on which no file can be mounted\n.*another containerPath`)
+	run("tmp").want(t, 125, "", `(?s)/etc/hostname on /tmp.*a file can be mounted on a file only`)
+}
+
+// TestDeviceLibraries: a library that cannot be read costs a warning, and no run; those in a
+// directory below a mount are found.
+func TestDeviceLibraries(t *testing.T) {
+	p := newPerson(t)
+	image := p.image(t, nil)
+	vendor, dir := p.mkdir(t, "v"), p.mkdir(t, "cdi")
+	lib := p.mkdir(t, "v/lib")
+	good, secret := filepath.Join(lib, "libgood.so.1"), filepath.Join(lib, "libsecret.so.1")
+	for _, file := range []string{good, secret} {
+		specification(t, file, string(fakedriver.ELF(fakedriver.Library{Soname: filepath.Base(file)})), p.uid())
+	}
+	if err := errors.Join(os.Chmod(secret, 0), os.Symlink("nowhere", filepath.Join(lib, "libdangling.so"))); err != nil {
+		t.Fatal(err)
+	}
+	for name, mounts := range map[string]string{
+		"above": `{hostPath: ` + vendor + `, containerPath: /opt/v, options: [ro, rbind]}`,
+		"there": `{hostPath: ` + lib + `, containerPath: /opt/v/lib, options: [ro, rbind]}`,
+		"none":  `{hostPath: tmpfs, type: tmpfs, containerPath: /opt/v/lib}`,
+	} {
+		specification(t, filepath.Join(dir, "acme.yaml"), `cdiVersion: "0.6.0"
+kind: acme.example/npu
+devices:
+- name: a
+  containerEdits:
+    mounts: [`+mounts+`]
+    hooks: [{hookName: createContainer, path: /usr/bin/nvidia-cdi-hook, args: [nvidia-cdi-hook, update-ldcache, --folder, /opt/v/lib]}]
+`, p.uid())
+		said, cached := `not told of all libraries of /opt/v/lib.*no such file or directory \(and 1 more\)`, "^/opt/v/lib/libgood.so.1\n$"
+		if name == "none" {
+			said, cached = "", "^$"
+		}
+		p.run(t, image, "--cdi-dir="+dir, "--device=acme.example/npu=a", "--", "sh", "-c", "strings /etc/ld.so.cache 2>/dev/null | grep /opt/v; true").
+			want(t, 0, cached, said)
+	}
 }
 
 // TestDeviceJoined: who joins a container has its devices.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -148,6 +149,82 @@ func checkReport(t *testing.T, report cdi.Report) {
 	}
 }
 
+func mountOn(source, target string) specs.ContainerEdits {
+	return specs.ContainerEdits{Env: []string{"A=b"}, Mounts: []*specs.Mount{{HostPath: source, ContainerPath: target}}}
+}
+
+// TestApplyFits: what has the kind of what is there may be mounted, and what the edits mount
+// themselves is not the kernel's.
+func TestApplyFits(t *testing.T) {
+	for _, e := range []specs.ContainerEdits{
+		mountOn("/etc", "/dev/shm"), mountOn("/etc/passwd", "/dev/shm/x"), mountOn("/etc", "/proc/sys"), mountOn("/etc/passwd", "/proc/cpuinfo"),
+		mountOn("/etc", "/sys/class"), mountOn("/etc/passwd", "/proc/driver/nvidia/params"),
+		{Mounts: []*specs.Mount{{HostPath: "tmpfs", Type: "tmpfs", ContainerPath: "/dev/shm"}}},
+		{Mounts: []*specs.Mount{{HostPath: "/", ContainerPath: "/sys/class"}, {HostPath: "/etc/passwd", ContainerPath: "/sys/class/net"}}},
+	} {
+		if _, err := cdi.Apply(&oci.Spec{}, &e); err != nil {
+			t.Errorf("%+v: %v", *e.Mounts[0], err)
+		}
+	}
+}
+
+// TestDeniedGroup: a group is named where it helps, and only there.
+func TestDeniedGroup(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to make device nodes and be another user")
+	}
+	root := t.TempDir()
+	if err := errors.Join(os.Chmod(filepath.Dir(root), 0o755), os.Chmod(root, 0o755), os.Mkdir(filepath.Join(root, "dev"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	denied := func(mode uint32, gid int, groups ...int) string {
+		node := filepath.Join(root, "dev/acme")
+		if err := unix.Mknod(node, unix.S_IFCHR|mode, int(unix.Mkdev(1, 5))); err != nil {
+			t.Skipf("needs the right to make device nodes: %v", err)
+		}
+		defer os.Remove(node)
+		if err := errors.Join(os.Chmod(node, os.FileMode(mode)), os.Chown(node, 0, gid)); err != nil {
+			t.Fatal(err)
+		}
+		e := &specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/acme", Permissions: "rw"}}}
+		var report cdi.Report
+		var err error
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			runtime.LockOSThread() // and it ends with this
+			// The thread is somebody else, as far as files go. The latter two return nothing to go by.
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
+				err = errno
+				return
+			}
+			_, _ = unix.Setfsgid(64321), unix.Setfsuid(64321)
+			report, err = cdi.Host{Root: root, Groups: groups}.Apply(&oci.Spec{}, e)
+		}()
+		<-done
+		if err != nil || len(report.Denied) > 1 {
+			t.Fatalf("%+v, %v", report, err)
+		}
+		if len(report.Denied) == 0 {
+			return ""
+		}
+		return report.Denied[0].String()
+	}
+	const text = "/dev/acme cannot be opened by this user"
+	for _, c := range [][2]string{
+		{denied(0o600, 4242), text},
+		{denied(0o660, 4242), text + "; members of its group 4242 can (getent group 4242)"},
+		{denied(0o660, 4242, 4242), text}, // that was not it
+		{denied(0o640, 4242), text},
+		{denied(0o660, 0, 4242), text},
+		{denied(0o666, 4242), ""},
+	} {
+		if c[0] != c[1] {
+			t.Errorf("%q, want %q", c[0], c[1])
+		}
+	}
+}
+
 // TestApplyRefuses: on an error nothing is changed.
 func TestApplyRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -159,6 +236,12 @@ func TestApplyRefuses(t *testing.T) {
 		"no such node":            {specs.ContainerEdits{Env: []string{"A=b"}, DeviceNodes: []*specs.DeviceNode{{Path: "/dev/acme77"}}}, "no such file"},
 		"a file system":           {specs.ContainerEdits{Env: []string{"A=b"}, Mounts: []*specs.Mount{{HostPath: "server:/x", ContainerPath: "/x", Type: "nfs"}}}, `has the type "nfs"`},
 		"kernel's files":          {specs.ContainerEdits{Env: []string{"A=b"}, Mounts: []*specs.Mount{{HostPath: "proc", ContainerPath: "/x", Type: "proc"}}}, `has the type "proc"`},
+		"a file on /dev/shm":      {mountOn("/etc/passwd", "/dev/shm/"), "mount /etc/passwd on /dev/shm: that is a directory, on which no file"},
+		"a node on /dev/mqueue":   {specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/mqueue", HostPath: "/dev/zero"}}}, "mount /dev/zero on /dev/mqueue: that is a directory"},
+		"a file on the kernel's":  {mountOn("/etc/passwd", "/proc/sys"), "mount /etc/passwd on /proc/sys: that is a directory"},
+		"a file on /sys":          {mountOn("/etc/passwd", "/sys/class"), "mount /etc/passwd on /sys/class: that is a directory"},
+		"a directory on a file":   {mountOn("/etc", "/proc/cpuinfo"), "mount /etc on /proc/cpuinfo: that is a file, on which no directory"},
+		"tmpfs on a file":         {specs.ContainerEdits{Mounts: []*specs.Mount{{HostPath: "tmpfs", Type: "tmpfs", ContainerPath: "/proc/cpuinfo"}}}, "that is a file"},
 	} {
 		spec := &oci.Spec{}
 		_, err := cdi.Apply(spec, &c.e)

@@ -86,6 +86,34 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// TestOnlyUnusable: where there is a file which cannot be used, it is not said that there is
+// none, and what to do is about that file.
+func TestOnlyUnusable(t *testing.T) {
+	refused := func(files map[string]string) string {
+		dir := t.TempDir()
+		for name, content := range files {
+			write(t, filepath.Join(dir, name), content)
+		}
+		_, err := load(t, dir).Edits("acme.com/thing=0")
+		if err == nil {
+			t.Fatalf("%v: a device", files)
+		}
+		return strings.ReplaceAll(fault.Text("gangway", err, false), dir, "DIR")
+	}
+	broken := refused(map[string]string{"x.json": "{"})
+	twice := refused(map[string]string{"a.json": device("acme.com/thing", "1", "A=b"), "b.json": device("acme.com/thing", "1", "A=c")})
+	for text, wants := range map[string][]string{
+		broken: {"no CDI specification in DIR can be used; not used: CDI specification DIR/x.json: ", "hint:  mend it, or write DIR/x.json anew"},
+		twice:  {"no CDI specification in DIR can be used; not used: device acme.com/thing=1 is described twice: in DIR/a.json and DIR/b.json", "hint:  remove one of the two files"},
+	} {
+		for _, want := range wants {
+			if !strings.Contains(text, want) || strings.Contains(text, "was found") {
+				t.Errorf("%q is not in\n%s", want, text)
+			}
+		}
+	}
+}
+
 // TestUnusableFiles: what is no file, or too big, is named and nothing else is lost; a
 // pipe is not waited for.
 func TestUnusableFiles(t *testing.T) {

@@ -62,7 +62,9 @@ func TestLibrariesBad(t *testing.T) {
 		unix.Mkfifo(filepath.Join(lib, "libpipe.so"), 0o644), os.Symlink(library, filepath.Join(over, "libover.so.1"))); err != nil {
 		t.Fatal(err)
 	}
-	bind := func(source, target string) specs.Mount { return specs.Mount{Type: "bind", Source: source, Destination: target} }
+	bind := func(source, target string) specs.Mount {
+		return specs.Mount{Type: "bind", Source: source, Destination: target}
+	}
 	t.Chdir(vendor)
 	for _, c := range []struct {
 		name   string
