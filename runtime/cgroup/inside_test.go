@@ -1,16 +1,23 @@
 package cgroup_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/gangway-hpc/gangway/runtime/cgroup"
 )
@@ -156,8 +163,8 @@ func TestGroupInside(t *testing.T) {
 	}
 }
 
-// TestGroupInsideDevices: what the group denies cannot be allowed inside it.
-func TestGroupInsideDevices(t *testing.T) {
+// TestInsideDevices: what the group denies cannot be allowed inside it.
+func TestInsideDevices(t *testing.T) {
 	j := newJob(t, "/gangway-job/devices")
 	if _, ok := j.dirs["devices"]; !ok {
 		t.Skip("needs cgroup version 1; for version 2 see TestFilterAbove")
@@ -263,4 +270,76 @@ func TestGroupSweepInside(t *testing.T) {
 	if _, err := os.Stat(g.Dir()); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestGroupNamespace: at the top of a cgroup namespace, as in a container, root is in a
+// group of somebody else's as well. What a killed supervisor left there is removed, and the
+// controllers that it switched on are off.
+func TestGroupNamespace(t *testing.T) {
+	j := newJob(t, "/gangway-job/namespace")
+	dir, ok := j.dirs[""]
+	if !ok {
+		t.Skip("needs cgroup version 2")
+	}
+	var out bytes.Buffer
+	p := exec.Command("/proc/self/exe")
+	p.Env = []string{helperMode + "=namespace", mountOfNamespace + "=" + strings.TrimSuffix(dir, "/gangway-job/namespace")}
+	p.Stdout, p.Stderr = &out, &out
+	group, err := os.Open(dir)
+	must(t, err)
+	defer group.Close()
+	p.SysProcAttr = intoCgroup(group)
+	if err := p.Run(); err != nil {
+		t.Fatalf("%v: %s", err, &out)
+	}
+	left := dir + "/gangway-test-namespace"
+	if _, err := os.Stat(left + "/ranks"); err != nil {
+		t.Fatalf("%v: %s", err, &out)
+	}
+	offered, err := os.ReadFile(dir + "/cgroup.controllers")
+	must(t, err)
+	if on, err := os.ReadFile(dir + "/cgroup.subtree_control"); err != nil || strings.Contains(string(offered), "memory") != strings.Contains(string(on), "memory") {
+		t.Errorf("controllers on: %s, of %s: %v; %s", on, offered, err, &out)
+	}
+	if n, err := cgroup.Sweep(cgroup.Options{Instance: "test", Proc: j.proc}); n != 1 || err != nil {
+		t.Errorf("swept %d, %v", n, err)
+	}
+	if _, err := os.Stat(left); err == nil {
+		t.Error("it is still there")
+	}
+	if on, err := os.ReadFile(dir + "/cgroup.subtree_control"); err != nil || len(bytes.TrimSpace(on)) > 0 {
+		t.Errorf("controllers are still on: %s, %v", on, err)
+	}
+}
+
+// mountOfNamespace is where the helper mounts what its cgroup namespace has.
+const mountOfNamespace = "GANGWAY_CGROUP_MOUNT"
+
+// helpInNamespace goes into a cgroup namespace and begins anew there, abandons a group and
+// says what it misses.
+func helpInNamespace(inside bool) error {
+	mount := os.Getenv(mountOfNamespace)
+	if !inside {
+		runtime.LockOSThread()
+		if err := errors.Join(unix.Unshare(unix.CLONE_NEWCGROUP), unix.Unshare(unix.CLONE_NEWNS)); err != nil {
+			return err
+		}
+		return syscall.Exec("/proc/self/exe", []string{"helper"}, []string{helperMode + "=inside", mountOfNamespace + "=" + mount})
+	}
+	err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Unmount(mount, unix.MNT_DETACH), unix.Mount("cgroup2", mount, "cgroup2", 0, ""))
+	if err != nil {
+		return err
+	}
+	g, err := cgroup.Open(context.Background(), cgroup.Options{Instance: "test", Name: "namespace"})
+	if err != nil {
+		return err
+	}
+	fmt.Println(g.Dir(), g.Refused(), g.Missing())
+	if err := g.Limit(cgroup.Limits{Pids: 100}); err != nil {
+		return err
+	}
+	if want := mount + "/gangway-test-namespace"; g.Dir() != want {
+		return fmt.Errorf("it is %s, want %s", g.Dir(), want)
+	}
+	return nil
 }

@@ -53,12 +53,15 @@ func Sweep(opts Options) (int, error) {
 	names := map[string]bool{}
 	each(func(r remains) {
 		if empty(r.dir) && removeTree(r.dir) == nil {
-			names[filepath.Base(r.dir)] = true
+			names[strings.TrimPrefix(filepath.Base(r.dir), opts.prefix())] = true
 			r.takeBack()
 		}
 	})
 	return len(names), nil
 }
+
+// prefix is how names of groups begin where they are one directory.
+func (o *Options) prefix() string { return flat(filepath.Join(top, o.Instance)) + "-" }
 
 // remains is a group that may have been left.
 type remains struct {
@@ -92,7 +95,7 @@ func remainsIn(h *hierarchy, opts *Options) []remains {
 			continue
 		}
 		for _, dir := range children(base) {
-			if strings.HasPrefix(filepath.Base(dir), flat(filepath.Join(top, opts.Instance))+"-") {
+			if strings.HasPrefix(filepath.Base(dir), opts.prefix()) {
 				all = append(all, remains{h, dir, true})
 			}
 		}
