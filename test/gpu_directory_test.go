@@ -104,6 +104,9 @@ func TestGPURootDirectory(t *testing.T) {
 	}
 	o, _ = traced("--gpus=1")
 	o.want(t, 0, "^ran\n$", "cannot be read and is replaced")
+	if o, _ = traced("--gpus=1", "--dry-run"); o.code != 0 || !strings.Contains(o.out, "nvidia0") {
+		t.Errorf("a plan: %+v", o)
+	}
 	// Nobody has to look into it.
 	o, trace = traced()
 	o.want(t, 0, "^ran\n$", "")

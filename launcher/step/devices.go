@@ -230,6 +230,23 @@ func (s *step) apply() {
 	}
 }
 
+// hidden is the error of mounts that nobody would see: of paths that are masked where root
+// runs the container.
+func (g *given) hidden(l *specs.Linux) error {
+	for _, m := range g.made.Mounts {
+		for _, masked := range l.MaskedPaths {
+			if m.Destination == masked || strings.HasPrefix(m.Destination, masked+"/") {
+				return &fault.Error{
+					What:  fmt.Errorf("mount %s on %s: %s is hidden in containers of root's", m.Source, m.Destination, masked),
+					Cause: "a CDI specification, or a hook, asks for it",
+					Hint:  "run it as an ordinary user",
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // replaced names what a container would have without the edits, and has otherwise with them.
 func (g *given) replaced(built *specs.Spec) []string {
 	without := specs.Spec{Process: &specs.Process{Env: built.Process.Env}, Mounts: slices.Clone(built.Mounts), Linux: &specs.Linux{Devices: slices.Clone(built.Linux.Devices)}}

@@ -76,6 +76,9 @@ func (s *step) build(in spec.Root, file func(spec.File) error, mountpoint func(p
 		return err
 	}
 	s.apply()
+	if err := s.given.hidden(s.built.Spec.Linux); err != nil {
+		return err
+	}
 	for _, f := range s.built.Files {
 		if err := file(f); err != nil {
 			return rootFault(f.Path, err)
