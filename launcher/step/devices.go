@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -249,8 +250,33 @@ func (g *given) hidden(l *specs.Linux) error {
 
 // replaced names what a container would have without the edits, and has otherwise with them.
 func (g *given) replaced(built *specs.Spec) []string {
+	places := map[string]bool{}
+	for _, m := range built.Mounts {
+		places[path.Clean(m.Destination)] = true
+	}
+	for _, d := range built.Linux.Devices {
+		places[path.Clean(d.Path)] = true
+	}
+	set := variables(built.Process.Env)
+	same := &cdispecs.ContainerEdits{} // those that are about what is there: few, if any
+	for _, v := range g.edits.Env {
+		name, _, _ := strings.Cut(v, "=")
+		if _, ok := set[name]; ok {
+			same.Env = append(same.Env, v)
+		}
+	}
+	for _, m := range g.edits.Mounts {
+		if places[path.Clean(m.ContainerPath)] {
+			same.Mounts = append(same.Mounts, m)
+		}
+	}
+	for _, d := range g.edits.DeviceNodes {
+		if places[path.Clean(d.Path)] {
+			same.DeviceNodes = append(same.DeviceNodes, d)
+		}
+	}
 	without := specs.Spec{Process: &specs.Process{Env: built.Process.Env}, Mounts: slices.Clone(built.Mounts), Linux: &specs.Linux{Devices: slices.Clone(built.Linux.Devices)}}
-	report, err := cdi.Apply(&without, g.edits)
+	report, err := cdi.Apply(&without, same)
 	if err != nil {
 		return nil // it was possible a moment ago
 	}
