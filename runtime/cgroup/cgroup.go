@@ -114,6 +114,7 @@ type tree struct {
 	dir     string   // the group's
 	lock    *os.File // dir, locked
 	enabled []string // controllers of version 2 that we switched on, in the directories down to dir
+	on      []string // controllers of version 2 that the leaves have
 	made    bool     // dir and the leaves exist
 	offered []string // controllers of version 2 that base has, once they were read
 }
@@ -314,6 +315,9 @@ func (g *Group) use(t *tree, controller string) error {
 		if dir == t.base && !t.overAll() {
 			t.enabled = append(t.enabled, controller)
 		}
+	}
+	if !slices.Contains(t.on, controller) {
+		t.on = append(t.on, controller)
 	}
 	return nil
 }

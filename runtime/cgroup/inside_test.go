@@ -212,6 +212,9 @@ func TestGroupInsideWith(t *testing.T) {
 	} else if m := g.Missing(); len(m) > 0 && m[0].What == "memory" {
 		t.Errorf("misses %v", m)
 	}
+	watch, err := g.Watch()
+	must(t, err)
+	defer watch.Stop()
 	hog := placed(t, g, "memory")
 	hog.release()
 	if err := hog.Wait(); err == nil {

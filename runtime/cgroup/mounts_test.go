@@ -139,6 +139,90 @@ func TestNone(t *testing.T) {
 	}
 }
 
+// TestNotSwitchedOn: a controller that could be had, and is not on because the caller's
+// group has other processes, is not asked for numbers: there are none.
+func TestNotSwitchedOn(t *testing.T) {
+	home := t.TempDir()
+	for name, text := range map[string]string{"cgroup.controllers": "memory pids io\n", "cgroup.subtree_control": "\n", "cgroup.procs": "1\n17\n"} {
+		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := &hierarchy{version: 2, mount: filepath.Dir(home), home: home}
+	g := &Group{rung: Root, proc: "/proc", name: "gangway/test/with"}
+	g.trees = []*tree{g.below(h, home)}
+	if want := filepath.Join(home, "gangway-test-with"); g.Dir() != want {
+		t.Errorf("it is %s, want %s", g.Dir(), want)
+	}
+	if err := g.begin(); err != nil {
+		t.Fatal(err)
+	}
+	defer g.undo()
+	if err := g.Limit(Limits{Memory: 1 << 30}); err != nil {
+		t.Fatal(err)
+	}
+	if m := g.Missing(); len(m) != 1 || !strings.Contains(m[0].String(), "memory is not limited: the group "+home+" has processes besides this one") {
+		t.Errorf("misses %v", m)
+	}
+	watch, err := g.Watch()
+	if err != nil || watch.OOM() != nil {
+		t.Fatalf("watch: %v", err)
+	}
+	watch.Stop()
+	if s := g.Stats(); !slices.Contains(s.Unknown, "MemoryPeak") || !slices.Contains(s.Unknown, "ReadBytes") {
+		t.Errorf("only %v are unknown", s.Unknown)
+	}
+}
+
+// TestRootBase: where root's groups are made, hierarchy by hierarchy.
+func TestRootBase(t *testing.T) {
+	mount := t.TempDir()
+	group := func(path string, files map[string]string) string {
+		dir := filepath.Join(mount, path)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		files["cgroup.procs"], files["cgroup.subtree_control"] = "", ""
+		for name, text := range files {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return dir
+	}
+	two, memory, blkio := hierarchy{version: 2}, hierarchy{version: 1, controllers: []string{"memory"}}, hierarchy{version: 1, controllers: []string{"blkio"}}
+	for name, c := range map[string]struct {
+		h     hierarchy
+		path  string // of the caller's group; "-" is none that can be seen
+		files map[string]string
+		want  string // below the mount, or an error
+	}{
+		"the top":                  {two, "", map[string]string{}, ""},
+		"a service":                {two, "system.slice/a.service", map[string]string{"cgroup.type": "domain"}, "system.slice/a.service"},
+		"a job":                    {two, "system.slice/slurmstepd.scope/job_1/step_0", map[string]string{"memory.max": "1"}, "system.slice/slurmstepd.scope/job_1/step_0"},
+		"a session":                {two, "user.slice/user-0.slice/session-1.scope", map[string]string{"memory.max": "max", "cpu.max": "max 100000", "cpuset.cpus": "", "pids.max": "100"}, ""},
+		"a session with limits":    {two, "user.slice/user-0.slice/session-2.scope", map[string]string{"memory.max": "1000"}, "user.slice/user-0.slice/session-2.scope"},
+		"a limited desktop":        {two, "user.slice/user-0.slice/user@0.service/app.slice/x.scope", map[string]string{"cpu.max": "1000 100000"}, "user.slice/user-0.slice/user@0.service/app.slice/x.scope"},
+		"a session in version 1":   {memory, "user.slice/user-0.slice/session-3.scope", map[string]string{"memory.use_hierarchy": "1"}, "user.slice/user-0.slice/session-3.scope"},
+		"without hierarchy":        {memory, "job", map[string]string{"memory.use_hierarchy": "0"}, "would not hold below"},
+		"io of version 1":          {blkio, "io", map[string]string{}, "would not hold below"},
+		"threads":                  {two, "threads", map[string]string{"cgroup.type": "threaded"}, "one of threads"},
+		"elsewhere":                {two, "-", map[string]string{}, "not among those"},
+		"the top of a container's": {blkio, "", map[string]string{}, "would not hold below"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.h.mount = mount
+			if c.path != "-" {
+				c.h.home = group(c.path, c.files)
+			}
+			base, err := c.h.rootBase()
+			if err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)) || err == nil && base != filepath.Join(mount, c.want) {
+				t.Errorf("%s, %v, want %q", base, err, c.want)
+			}
+		})
+	}
+}
+
 // TestNames: a name is one path element and no more.
 func TestNames(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "a/b", "../x", "a b", "a\n", "a.scope", strings.Repeat("a", 65), "ä"} {

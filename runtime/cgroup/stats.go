@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,10 +65,14 @@ func (g *Group) Stats() Stats {
 	return s
 }
 
-// made returns the tree with controller that exists already, or nil.
+// made returns the tree whose leaves have controller, or nil.
 func (g *Group) made(controller string, version int) *tree {
 	for _, t := range g.trees {
-		if t.version == version && t.made && t.offers(controllerOn(controller, version)) {
+		has := t.on
+		if t.version == 1 {
+			has = t.controllers
+		}
+		if t.version == version && t.made && slices.Contains(has, controllerOn(controller, version)) {
 			return t
 		}
 	}

@@ -46,9 +46,22 @@ as_root() {
 part root as_root
 part gangway-root sh /gangway.sh root
 
+# Root in a group that somebody else made, such as a batch system: first alone.
+mkdir -p $C/batch/tests $C/batch/job $C/batch/with
+echo "+cpuset +cpu +io +memory +pids +hugetlb" > $C/cgroup.subtree_control
+echo "+cpuset +cpu +io +memory +pids +hugetlb" > $C/batch/cgroup.subtree_control
+inside() {
+	sh -c 'echo $$ > '$C'/batch/tests/cgroup.procs; exec env GANGWAY_VM_RUNG=root /tests'
+}
+part inside inside
+for d in job with; do
+	echo 160M > $C/batch/$d/memory.max
+	echo 60 > $C/batch/$d/pids.max
+done
+part gangway-inside sh /gangway.sh inside
+
 # An ordinary user in a group that was delegated to it.
 mkdir -p $C/user.slice/lent/job $C/user.slice/lent/shell $C/user.slice/closed
-echo "+cpuset +cpu +io +memory +pids +hugetlb" > $C/cgroup.subtree_control
 echo "+cpuset +cpu +io +memory +pids +hugetlb" > $C/user.slice/cgroup.subtree_control
 echo "+cpuset +cpu +io +memory +pids +hugetlb" > $C/user.slice/lent/cgroup.subtree_control
 for f in "" /cgroup.procs /cgroup.subtree_control /cgroup.threads; do

@@ -107,7 +107,7 @@ func judge(out string) error {
 	for _, line := range regexp.MustCompile(`(?m)^VM-CHECK .* failed.*$`).FindAllString(out, -1) {
 		errs = append(errs, errors.New(strings.TrimSpace(line)))
 	}
-	for _, part := range []string{"root", "delegated", "systemd", "none", "gangway-root", "gangway-delegated", "gangway-systemd", "gangway-none"} {
+	for _, part := range []string{"root", "inside", "delegated", "systemd", "none", "gangway-root", "gangway-inside", "gangway-delegated", "gangway-systemd", "gangway-none"} {
 		if !slices.ContainsFunc(results, func(r []string) bool { return r[1] == part }) {
 			errs = append(errs, fmt.Errorf("part %q did not end", part))
 		}

@@ -27,7 +27,7 @@ import (
 
 func main() {
 	cache := flag.String("cache", "bin/vm", "directory for packages, the machine and what it printed")
-	run := flag.String("run", "^Test(Group|None)", "the tests, as in go test -run")
+	run := flag.String("run", "^Test(Group|None|FilterAbove)", "the tests, as in go test -run")
 	patience := flag.Duration("timeout", 4*time.Minute, "how long the machine may run")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
