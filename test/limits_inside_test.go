@@ -51,11 +51,11 @@ func callersGroup(t *testing.T, values map[string]string) []string {
 
 // inGroups is cmd with a shell before it that goes into the groups.
 func inGroups(cmd *exec.Cmd, dirs []string) *exec.Cmd {
-	script := ""
+	var script strings.Builder
 	for _, dir := range dirs {
-		script += "echo $$ > " + dir + "/cgroup.procs || exit 99; "
+		script.WriteString("echo $$ > " + dir + "/cgroup.procs || exit 99; ")
 	}
-	inside := exec.Command("sh", append([]string{"-c", script + `exec "$@"`, "sh"}, cmd.Args...)...)
+	inside := exec.Command("sh", append([]string{"-c", script.String() + `exec "$@"`, "sh"}, cmd.Args...)...)
 	inside.Dir, inside.Env = cmd.Dir, cmd.Env
 	return inside
 }
