@@ -31,11 +31,11 @@ func (s *step) gpus(ctx context.Context, named []namedGPU) (*cdispecs.ContainerE
 		s.noGPUs()
 		return nil, nil
 	}
-	text := asked + "," + visible
+	names := []string{asked, visible}
 	for _, n := range named {
-		text += "," + n.name
+		names = append(names, n.name)
 	}
-	driver, params, err := s.nvidia(ctx, text)
+	driver, params, err := s.nvidia(ctx, strings.Join(names, ","))
 	if err != nil && !errors.Is(err, nvidia.ErrNoDriver) {
 		return nil, err
 	}

@@ -69,7 +69,8 @@ func TestDeviceRules(t *testing.T) {
 	}
 	s := &step{Options: Options{Request: spec.Request{Mounts: []spec.Mount{
 		{Type: spec.Bind, Source: node, Kind: spec.Device, Options: []string{"bind", "ro"}},
-		{Type: spec.Bind, Source: "/dev", Kind: spec.Directory}, {Type: spec.Bind, Source: "/nowhere", Kind: spec.Device},
+		{Type: spec.Bind, Source: "/dev", Kind: spec.Directory},
+		{Type: spec.Bind, Source: "/nowhere", Kind: spec.Device},
 	}}, Log: slog.New(slog.DiscardHandler)}}
 	s.given.made.Mounts = []specs.Mount{{Type: "bind", Source: "/dev/full", Destination: "/x"}, {Type: "tmpfs", Source: "tmpfs"}}
 	major, minor := int64(195), int64(3)
