@@ -227,11 +227,11 @@ func notEnforced(missing []string, g *cgroup.Group) error {
 	for _, r := range g.Refused() {
 		why = append(why, r.Error())
 	}
-	return &fault.Error{
-		What:  errors.New("limit the container: " + strings.Join(missing, "; ")),
-		Cause: strings.Join(why, "; "),
-		Hint:  "run it as root, or have control groups delegated: gangway doctor; or leave out --require-cgroup",
+	hint := "run it as root, or have control groups delegated: gangway doctor; or leave out --require-cgroup"
+	if os.Geteuid() == 0 {
+		hint = "run it where the control group is its own: systemd-run -p Delegate=yes --scope gangway run ...; or leave out --require-cgroup"
 	}
+	return &fault.Error{What: errors.New("limit the container: " + strings.Join(missing, "; ")), Cause: strings.Join(why, "; "), Hint: hint}
 }
 
 // watchMemory has it reported when the container runs out of its memory.
