@@ -33,6 +33,9 @@ func (c *Container) joinPlan(j *JoinProcess, spaces []space) *plan.Plan {
 	}
 	// It still has a copy of the supervisor's memory when it is inside.
 	b.call(unix.SYS_PRCTL, "prctl", "not dumpable", plan.Num(unix.PR_SET_DUMPABLE), plan.Num(0))
+	if c.config.Placed != nil && !j.ambient {
+		b.special(plan.Sync, "sendto", "the supervisor, to be put into the cgroup").Note = plan.NoteEnter
+	}
 	for i, s := range spaces {
 		r := plan.Given + plan.Reg(i)
 		b.call(unix.SYS_SETNS, "setns", s.name, plan.Fd(r), plan.Num(s.flag))
@@ -80,7 +83,7 @@ func (c *Container) join(ctx context.Context, j JoinProcess) (*Process, error) {
 	}
 	defer func() { _ = unix.Close(sock.fd) }()
 	proc := &Process{process: process{pidfd: -1}, stopped: make(chan syscall.Signal, 1), gone: make(chan struct{})}
-	failed, err := proc.told(sock.fd)
+	failed, err := proc.told(sock, c.config.Placed)
 	_, werr := sock.outer.wait()
 	if proc.process.pid != 0 {
 		go proc.watch()
@@ -109,9 +112,9 @@ func (c *Container) join(ctx context.Context, j JoinProcess) (*Process, error) {
 
 // told takes what is told of the process until its command is executed, or it has ended:
 // the number, without which nobody could wait for it, comes when it likes.
-func (p *Process) told(sock int) (failed *fork.Record, err error) {
+func (p *Process) told(sock *entering, place func(pid int, made bool) error) (failed *fork.Record, err error) {
 	for {
-		r, fd, rerr := fork.Receive(sock)
+		r, fd, rerr := fork.Receive(sock.fd)
 		if errors.Is(rerr, io.EOF) {
 			return failed, err
 		}
@@ -119,6 +122,11 @@ func (p *Process) told(sock int) (failed *fork.Record, err error) {
 			return failed, errors.Join(err, rerr)
 		}
 		switch {
+		case r.Note == plan.NoteEnter:
+			err = place(sock.outer.pid, sock.outer.made)
+			if err = errors.Join(err, fork.Answer(sock.fd, 0)); err != nil {
+				_ = sock.outer.signal(syscall.SIGKILL) // it is not inside yet
+			}
 		case r.Errno != 0:
 			failed = &r
 		case r.PID != 0:
@@ -157,7 +165,11 @@ func (c *Container) enter(j *JoinProcess) (*plan.Plan, *entering, error) {
 		return nil, nil, err
 	}
 	p := c.joinPlan(j, spaces)
-	m, err := fork.Load(p, k.fds, fork.Options{CloseRange: c.features.CloseRange})
+	o := fork.Options{CloseRange: c.features.CloseRange}
+	if !j.ambient {
+		o.Cgroup = c.cgroup()
+	}
+	m, err := fork.Load(p, k.fds, o)
 	if err != nil {
 		_ = unix.Close(sock)
 		return nil, nil, fmt.Errorf("load plan: %w", err)
@@ -167,7 +179,7 @@ func (c *Container) enter(j *JoinProcess) (*plan.Plan, *entering, error) {
 		_ = unix.Close(sock)
 		return nil, nil, err
 	}
-	outer := &process{pid: child.PID, pidfd: child.PidFD}
+	outer := &process{pid: child.PID, pidfd: child.PidFD, made: child.InCgroup}
 	outer.close()
 	return p, &entering{sock, outer}, nil
 }

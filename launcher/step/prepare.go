@@ -15,6 +15,7 @@ import (
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/fsx"
 	"github.com/gangway-hpc/gangway/runtime"
+	"github.com/gangway-hpc/gangway/runtime/cgroup"
 	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
@@ -29,6 +30,12 @@ func (s *step) prepare(ctx context.Context) error {
 		return err
 	}
 	s.onClose(s.dir.remove)
+	if err := s.devices(ctx); err != nil {
+		return err
+	}
+	if err := s.limit(ctx); err != nil {
+		return err
+	}
 	config, err := s.climb(ctx)
 	if err != nil {
 		return err
@@ -65,7 +72,7 @@ func (s *step) listen(ctx context.Context, c *runtime.Config) error {
 	}
 	// A signal that the command outlives is no reason to answer nobody any more.
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s.server = &server{container: s.container, env: c.Spec.Process.Env, cwd: c.Spec.Process.Cwd, environ: s.built.Environ, ranks: s.ranks, log: s.Log}
+	s.server = &server{container: s.container, env: c.Spec.Process.Env, cwd: c.Spec.Process.Cwd, environ: s.joinedEnviron, ranks: s.ranks, outOfMemory: s.outOfMemory, log: s.Log}
 	s.server.wg.Go(func() { s.server.serve(serving, l) })
 	s.onClose(func() error {
 		cancel()
@@ -86,7 +93,14 @@ func (s *step) listen(ctx context.Context, c *runtime.Config) error {
 	return s.dir.publish(&State{
 		ID: s.dir.id(), StopSignal: int(s.built.StopSignal), Name: s.Name, Image: s.image.Name, Supervisor: os.Getpid(), Init: s.container.Init(),
 		PidNS: s.container.PidNS(), Command: c.Spec.Process.Args, Started: time.Now(),
+		Limited: s.group != nil && s.group.Rung() != cgroup.None, NotLimited: s.notLimited,
 	})
+}
+
+// joinedEnviron is the environment of somebody who comes with one of his own.
+func (s *step) joinedEnviron(own spec.Request, environ []string) ([]string, error) {
+	env, err := s.built.Environ(own, environ)
+	return s.given.environ(env), err
 }
 
 // climb tries the rungs of the ladder, best first.

@@ -26,8 +26,11 @@ type server struct {
 	cwd       string
 	environ   func(own spec.Request, environ []string) ([]string, error)
 	ranks     *ranks
-	log       *slog.Logger
-	wg        sync.WaitGroup
+	// outOfMemory says that the container ran out of its memory, if it did, with an exit
+	// code; it may be nil.
+	outOfMemory func(code int) error
+	log         *slog.Logger
+	wg          sync.WaitGroup
 }
 
 // listener is what serve uses of a net.UnixListener.
@@ -199,6 +202,11 @@ func (s *server) answer(ctx context.Context, c *net.UnixConn, answered func()) e
 		return err
 	}
 	reply := execReply{Exit: &status.Code}
+	if status.Signal == syscall.SIGKILL && s.outOfMemory != nil {
+		if err := s.outOfMemory(status.Code); err != nil {
+			return send(c, execReply{Error: toWire(err)})
+		}
+	}
 	if status.Signal == syscall.SIGKILL && s.container.Ending() {
 		reply = execReply{Error: toWire(&fault.Error{
 			What: errors.New("the command was ended because its container ended"),

@@ -90,11 +90,12 @@ type Root interface {
 	Exists(path string) bool
 }
 
-// File is a file that the root has instead of the image's own.
+// File is a file, or a symbolic link, that the root has instead of the image's own.
 type File struct {
 	Path    string
 	Content []byte
 	Mode    uint32
+	Link    string // what a link says; empty: it is none
 }
 
 // Mountpoint is a directory, or else a file, that has to be in the root.
