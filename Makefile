@@ -18,11 +18,11 @@ STAMP   := -trimpath -ldflags "-s -w -X $(CLI).version=$(VERSION) -X $(CLI).comm
 MAINS   := ./cmd/gangway ./cmd/gangwayd
 TOOL    := $(GO) tool -modfile=tools/go.mod
 # What has goroutines, and no tests that only start other programs.
-RACE    := ./internal/... ./squashfs/... ./image/... ./runtime/... ./launcher/...
+RACE    := ./internal/... ./squashfs/... ./image/... ./runtime/... ./hooks/... ./launcher/...
 # go-nvml wraps what NVIDIA has deprecated too, and gcc would say so 30 times.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 
-.PHONY: help build build-all gangway-nvml test test-long check race bench fuzz install clean
+.PHONY: help build build-all gangway-nvml test test-long test-vm test-gpu check race bench fuzz install clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -43,6 +43,14 @@ test: check build-all ## everything CI runs: check, both builds, all tests; says
 
 test-long: ## all tests with long random runs (hours)
 	GANGWAY_TEST_LONG=1 $(GO) run ./test/gotest -count=1 -timeout 6h ./...
+
+test-vm: ## cgroup v2, device filters and systemd, in a virtual machine (needs qemu-system-x86)
+	$(GO) run ./test/vm
+
+# Static, because it starts itself in containers; it can be carried to a machine without Go.
+test-gpu: build ## GPUs in containers, on a machine that has one
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/test-gpu ./test/gpu
+	bin/test-gpu
 
 check: race ## gofumpt, vet, go fix, staticcheck, deadcode, race detector
 	out=$$($(TOOL) gofumpt -l .); echo -n "$$out"; test -z "$$out"

@@ -35,17 +35,22 @@ type Config struct {
 	// anything, and keeps the capabilities inside a user namespace of its own below
 	// the one that has the container's mounts, so that these cannot be changed.
 	FakeRoot bool
-	// Ignored are signals that the first process and joined ones begin with ignored,
-	// as a caller's nohup asks for (those of which os/signal.Ignored is true in the
-	// caller). All others have their default action.
+	// Ignored are signals that the first process begins with ignored, as a caller's nohup
+	// asks for (those of which os/signal.Ignored is true in the caller). All others have
+	// their default action.
 	Ignored []syscall.Signal
 	Orphan  Orphan
 	// Linger is called when the first process has ended; the container's others live
 	// until it returns. It may be nil.
 	Linger func()
-	// Placed is called with the host's pid of PID 1 before it mounts anything, so
-	// that it can be put into its cgroup. It may be nil.
-	Placed func(pid int) error
+	// Placed is called with the host's pid of PID 1 before it mounts anything, and of each
+	// process that joins before it is inside, so that it can be put into its cgroup. It
+	// may be nil. made says that it was made in Cgroup.
+	Placed func(pid int, made bool) error
+	// Cgroup is a directory of a cgroup of version 2 that processes are made in where the
+	// kernel lets the caller; it may be nil. To be made there takes no time; to be moved
+	// there may take 10 ms, because the kernel waits for all CPUs.
+	Cgroup *os.File
 	Log    *slog.Logger // nil: none
 }
 
@@ -83,10 +88,11 @@ type Overlay struct {
 	Program string
 }
 
-// Addition is a directory or a file that is put over a Dir.
+// Addition is a directory, a symbolic link or a file that is put over a Dir.
 type Addition struct {
 	Path    string // absolute, without symbolic links
 	Dir     bool
+	Link    string // what a link says
 	Content []byte
 	Mode    fs.FileMode // permissions; 0 is 0755 or 0644
 }
@@ -98,6 +104,7 @@ type JoinProcess struct {
 	Stdin, Stdout, Stderr *os.File
 	Pass                  []*os.File
 	Terminal              bool
+	Ignored               []syscall.Signal // as those of Config: its caller is another
 
 	ambient bool // a program of ours, which mounts
 }

@@ -123,7 +123,7 @@ func (c *Container) fork() error {
 	if kept.err != nil {
 		return kept.err
 	}
-	m, err := fork.Load(c.plan, kept.fds, fork.Options{CloseRange: c.features.CloseRange, Apart: c.config.Spec.Process.Terminal})
+	m, err := fork.Load(c.plan, kept.fds, fork.Options{CloseRange: c.features.CloseRange, Apart: c.config.Spec.Process.Terminal, Cgroup: c.cgroup()})
 	if err != nil {
 		return fmt.Errorf("load plan: %w", err)
 	}
@@ -132,11 +132,19 @@ func (c *Container) fork() error {
 		errno, _ := errors.AsType[syscall.Errno](err)
 		return &OpError{Index: -1, Call: "clone", What: "namespaces (" + flagNames(c.plan.Flags) + ")", Errno: errno}
 	}
-	c.init = process{pid: child.PID, pidfd: child.PidFD}
+	c.init = process{pid: child.PID, pidfd: child.PidFD, made: child.InCgroup}
 	if !c.features.Pidfd {
 		c.init.close()
 	}
 	return nil
+}
+
+// cgroup is the descriptor of the group that processes are made in; 0: there is none.
+func (c *Container) cgroup() int {
+	if c.config.Cgroup == nil {
+		return 0
+	}
+	return int(c.config.Cgroup.Fd())
 }
 
 // converse answers PID 1 until the first process waits for START.
@@ -180,7 +188,7 @@ func (c *Container) note(ctx context.Context, n plan.Note, fd int) error {
 	switch n {
 	case plan.NoteMaps:
 		if err = c.openSpaces(); err == nil && c.config.Placed != nil {
-			err = c.config.Placed(c.init.pid)
+			err = c.config.Placed(c.init.pid, c.init.made)
 		}
 	case plan.NoteCgroup:
 		err = c.openSpace("cgroup", unix.CLONE_NEWCGROUP)

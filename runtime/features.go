@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"os"
 	"strings"
 	"syscall"
 
@@ -68,13 +69,27 @@ func hasMoveMount() bool {
 	if mode, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0); err == nil && mode == 0 {
 		return true
 	}
-	errno := askInside(plan.Op{Name: "move_mount", NR: unix.SYS_MOVE_MOUNT, Args: []plan.Arg{plan.Num(-1), plan.Str(""), plan.Num(-1), plan.Str(""), plan.Num(0)}})
+	errno := askInside(0, plan.Op{Name: "move_mount", NR: unix.SYS_MOVE_MOUNT, Args: []plan.Arg{plan.Num(-1), plan.Str(""), plan.Num(-1), plan.Str(""), plan.Num(0)}})
 	return errno != 0 && errno != unix.EPERM && errno != unix.ENOSYS
 }
 
-// askInside returns the error of a call that cannot succeed, made in namespaces of its own; 0
-// is no answer.
-func askInside(o plan.Op) syscall.Errno {
+// CanMountProc says whether a container may have a /proc of its own. The kernel refuses it
+// where something is mounted below the one that can be seen, as by outer containers, since
+// a new one would show what is hidden; only there it takes a short-lived process to know.
+func CanMountProc() bool {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || !strings.Contains(string(mounts), " /proc/") {
+		return true
+	}
+	flags := plan.Num(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
+	return askInside(unix.CLONE_NEWPID,
+		plan.Op{Name: "mount", NR: unix.SYS_MOUNT, Args: []plan.Arg{plan.Str("proc"), plan.Str("/proc"), plan.Str("proc"), flags, plan.Num(0)}},
+		plan.Op{Name: "close", NR: unix.SYS_CLOSE, Args: []plan.Arg{plan.Num(-1)}}) != unix.EPERM
+}
+
+// askInside returns the first error of calls, the last of which cannot succeed, made in
+// namespaces of its own: a user and a mount namespace, and those of flags. 0 is no answer.
+func askInside(flags uintptr, ops ...plan.Op) syscall.Errno {
 	socket, peer, err := socketpair()
 	if err != nil {
 		return 0
@@ -82,7 +97,7 @@ func askInside(o plan.Op) syscall.Errno {
 	defer func() { _ = unix.Close(socket) }()
 	kept := newKept(0)
 	kept.take(peer)
-	m, err := fork.Load(&plan.Plan{Flags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS, Init: []plan.Op{o}}, kept.fds, fork.Options{})
+	m, err := fork.Load(&plan.Plan{Flags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | flags, Init: ops}, kept.fds, fork.Options{})
 	if err != nil {
 		kept.close()
 		return 0

@@ -25,6 +25,7 @@ type command struct {
 	rlimits   []specs.POSIXRlimit
 	pass      int
 	given     plan.Reg // its descriptor 3
+	ignored   []syscall.Signal
 	fakeRoot  bool
 	wait      bool // for START
 	ambient   bool // keeps what a mounting program needs
@@ -35,7 +36,7 @@ func (b *builder) first(terminal []plan.Reg) {
 	p := b.c.Spec.Process
 	b.run(command{
 		args: p.Args, env: p.Env, cwd: p.Cwd, rlimits: p.Rlimits, pass: len(b.c.Pass), given: plan.Given,
-		fakeRoot: b.c.FakeRoot, wait: true,
+		ignored: b.c.Ignored, fakeRoot: b.c.FakeRoot, wait: true,
 	}, terminal)
 }
 
@@ -76,7 +77,7 @@ func (b *builder) run(c command, terminal []plan.Reg) {
 		// It ends here if the supervisor is gone, who would have ended it.
 		b.special(plan.Send, "sendto", "the supervisor that the command is next").Note = plan.NoteReady
 	}
-	b.signals()
+	b.signals(c.ignored)
 	o := b.special(plan.Exec, "execve", fmt.Sprintf("%q", c.args))
 	for _, name := range candidates(c.args[0], c.env) {
 		o.Args = append(o.Args, plan.Str(name))
@@ -110,9 +111,9 @@ func (b *builder) keyring() {
 }
 
 // signals gives signals the actions that the command begins with.
-func (b *builder) signals() {
+func (b *builder) signals(ignored []syscall.Signal) {
 	what, bits := "all signals to their defaults", uintptr(0)
-	for _, s := range b.c.Ignored {
+	for _, s := range ignored {
 		if s > 0 && s <= 64 {
 			what += fmt.Sprintf(", %d ignored", int(s))
 			bits |= 1 << (s - 1)

@@ -33,6 +33,9 @@ func (c *Container) joinPlan(j *JoinProcess, spaces []space) *plan.Plan {
 	}
 	// It still has a copy of the supervisor's memory when it is inside.
 	b.call(unix.SYS_PRCTL, "prctl", "not dumpable", plan.Num(unix.PR_SET_DUMPABLE), plan.Num(0))
+	if c.config.Placed != nil && !j.ambient {
+		b.special(plan.Sync, "sendto", "the supervisor, to be put into the cgroup").Note = plan.NoteEnter
+	}
 	for i, s := range spaces {
 		r := plan.Given + plan.Reg(i)
 		b.call(unix.SYS_SETNS, "setns", s.name, plan.Fd(r), plan.Num(s.flag))
@@ -51,7 +54,7 @@ func (c *Container) joinPlan(j *JoinProcess, spaces []space) *plan.Plan {
 	b.run(command{
 		ambient: j.ambient,
 		args:    j.Args, env: j.Env, cwd: j.Cwd, rlimits: c.config.Spec.Process.Rlimits,
-		pass: len(j.Pass), given: plan.Given + plan.Reg(len(spaces)), fakeRoot: c.config.FakeRoot,
+		pass: len(j.Pass), given: plan.Given + plan.Reg(len(spaces)), ignored: j.Ignored, fakeRoot: c.config.FakeRoot,
 	}, terminal)
 	p.First, p.Regs = b.ops, b.regs
 	return p
@@ -80,46 +83,58 @@ func (c *Container) join(ctx context.Context, j JoinProcess) (*Process, error) {
 	}
 	defer func() { _ = unix.Close(sock.fd) }()
 	proc := &Process{process: process{pidfd: -1}, stopped: make(chan syscall.Signal, 1), gone: make(chan struct{})}
-	var failed *fork.Record
-	for {
-		r, fd, err := fork.Receive(sock.fd)
-		if err != nil {
-			if !errors.Is(err, io.EOF) {
-				return nil, fmt.Errorf("join container: %w", err)
-			}
-			break
-		}
-		switch {
-		case r.Errno != 0:
-			failed = &r
-		case r.PID != 0:
-			proc.process = process{pid: r.PID, pidfd: -1}
-		case r.Note == plan.NoteTerminal:
-			if proc.terminal, err = terminalFile(fd); err != nil {
-				return nil, fmt.Errorf("join container: %w", err)
-			}
-		}
-	}
-	_, err = sock.outer.wait()
+	failed, err := proc.told(sock, c.config.Placed)
+	_, werr := sock.outer.wait()
 	if proc.process.pid != 0 {
 		go proc.watch()
 	}
-	if failed != nil {
-		if proc.process.pid != 0 {
-			<-proc.gone
-		}
-		if proc.terminal != nil {
-			_ = proc.terminal.Close()
-		}
-		if failed.Index < 0 && failed.Errno == syscall.ENOMEM {
-			return nil, errEnded
-		}
+	if failed == nil && err == nil && proc.process.pid != 0 {
+		return proc, nil
+	}
+	if proc.process.pid != 0 {
+		_ = proc.Signal(syscall.SIGKILL) // it may be the command by now
+		<-proc.gone
+	}
+	if proc.terminal != nil {
+		_ = proc.terminal.Close()
+	}
+	switch {
+	case err != nil:
+	case failed != nil && failed.Index < 0 && failed.Errno == syscall.ENOMEM:
+		return nil, errEnded
+	case failed != nil:
 		return nil, commandError(p, *failed, j.Args[0])
+	default:
+		err = errors.Join(errors.New("the process was killed before it was there"), werr)
 	}
-	if proc.process.pid == 0 {
-		return nil, fmt.Errorf("join container: %w", errors.Join(errors.New("the process was killed before it was there"), err))
+	return nil, fmt.Errorf("join container: %w", err)
+}
+
+// told takes what is told of the process until its command is executed, or it has ended:
+// the number, without which nobody could wait for it, comes when it likes.
+func (p *Process) told(sock *entering, place func(pid int, made bool) error) (failed *fork.Record, err error) {
+	for {
+		r, fd, rerr := fork.Receive(sock.fd)
+		if errors.Is(rerr, io.EOF) {
+			return failed, err
+		}
+		if rerr != nil {
+			return failed, errors.Join(err, rerr)
+		}
+		switch {
+		case r.Note == plan.NoteEnter:
+			err = place(sock.outer.pid, sock.outer.made)
+			if err = errors.Join(err, fork.Answer(sock.fd, 0)); err != nil {
+				_ = sock.outer.signal(syscall.SIGKILL) // it is not inside yet
+			}
+		case r.Errno != 0:
+			failed = &r
+		case r.PID != 0:
+			p.process = process{pid: r.PID, pidfd: -1}
+		case r.Note == plan.NoteTerminal:
+			p.terminal, err = terminalFile(fd)
+		}
 	}
-	return proc, nil
 }
 
 // entering is a process on its way into a container.
@@ -150,7 +165,11 @@ func (c *Container) enter(j *JoinProcess) (*plan.Plan, *entering, error) {
 		return nil, nil, err
 	}
 	p := c.joinPlan(j, spaces)
-	m, err := fork.Load(p, k.fds, fork.Options{CloseRange: c.features.CloseRange})
+	o := fork.Options{CloseRange: c.features.CloseRange}
+	if !j.ambient {
+		o.Cgroup = c.cgroup()
+	}
+	m, err := fork.Load(p, k.fds, o)
 	if err != nil {
 		_ = unix.Close(sock)
 		return nil, nil, fmt.Errorf("load plan: %w", err)
@@ -160,7 +179,7 @@ func (c *Container) enter(j *JoinProcess) (*plan.Plan, *entering, error) {
 		_ = unix.Close(sock)
 		return nil, nil, err
 	}
-	outer := &process{pid: child.PID, pidfd: child.PidFD}
+	outer := &process{pid: child.PID, pidfd: child.PidFD, made: child.InCgroup}
 	outer.close()
 	return p, &entering{sock, outer}, nil
 }

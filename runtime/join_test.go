@@ -2,9 +2,11 @@ package runtime
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -142,13 +144,7 @@ func runRefused(args []string) error {
 	if _, err := fmt.Sscan(args[1]+" "+args[2], &nr, &first); err != nil {
 		return err
 	}
-	const arg0 = 16 // in struct seccomp_data
-	b := instruction(bpfLoad, 0, 0, offsetNR)
-	b = append(b, instruction(bpfEqual, 0, 3, nr)...)
-	b = append(b, instruction(bpfLoad, 0, 0, arg0)...)
-	b = append(b, instruction(bpfEqual, 0, 1, first)...)
-	b = append(b, instruction(bpfReturn, 0, 0, unix.SECCOMP_RET_ERRNO|uint32(syscall.EPERM))...)
-	if err := install(append(b, instruction(bpfReturn, 0, 0, unix.SECCOMP_RET_ALLOW)...)); err != nil {
+	if err := install(refusing(nr, 0, first)); err != nil {
 		return err
 	}
 	c, err := awkward(args[0], args[0]+"/stage", "true")
@@ -156,6 +152,53 @@ func runRefused(args []string) error {
 		return err
 	}
 	return runOnce(c, ProbeFeatures())
+}
+
+// refusing is a filter that refuses a call if one of its arguments, counted from 0, is a
+// value.
+func refusing(nr, arg, value uint32) []byte {
+	const args = 16 // in struct seccomp_data
+	b := instruction(bpfLoad, 0, 0, offsetNR)
+	b = append(b, instruction(bpfEqual, 0, 3, nr)...)
+	b = append(b, instruction(bpfLoad, 0, 0, args+8*arg)...)
+	b = append(b, instruction(bpfEqual, 0, 1, value)...)
+	b = append(b, instruction(bpfReturn, 0, 0, unix.SECCOMP_RET_ERRNO|uint32(syscall.EPERM))...)
+	return append(b, instruction(bpfReturn, 0, 0, unix.SECCOMP_RET_ALLOW)...)
+}
+
+// TestHalfJoined: a process whose terminal cannot be used is not left behind.
+func TestHalfJoined(t *testing.T) {
+	out, err := again(t, "half joined", t.TempDir()).CombinedOutput()
+	if want := "join container: receive terminal: operation not permitted; children left: 0\n"; err != nil || string(out) != want {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// halfJoined joins a container where no terminal can be made not to block: its argument is
+// a directory.
+func halfJoined(args []string) error {
+	c, err := awkward(args[0], args[0]+"/stage", "exec sleep 1000")
+	if err != nil {
+		return err
+	}
+	box, err := Prepare(context.Background(), c)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(box.Start(), install(refusing(unix.SYS_FCNTL, 1, unix.F_SETFL))); err != nil {
+		return err
+	}
+	_, err = box.Join(context.Background(), JoinProcess{Args: []string{"/bin/sleep", "1000"}, Terminal: true})
+	left := -1 // PID 1
+	statuses, gerr := filepath.Glob("/proc/[0-9]*/status")
+	for _, status := range statuses {
+		b, _ := os.ReadFile(status) // it may have ended
+		if strings.Contains(string(b), fmt.Sprintf("PPid:\t%d\n", os.Getpid())) {
+			left++
+		}
+	}
+	fmt.Printf("%v; children left: %d\n", err, left)
+	return errors.Join(gerr, box.Close())
 }
 
 // TestRefused: what a container cannot do without is named where it is refused.

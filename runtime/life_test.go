@@ -37,6 +37,8 @@ func helper(part string, args []string) error {
 		return runSubmounts(args)
 	case "refused":
 		return runRefused(args)
+	case "half joined":
+		return halfJoined(args)
 	case "filtered":
 		return runFiltered(args)
 	case "inside":

@@ -40,7 +40,7 @@ func (c *Container) startOverlay(ctx context.Context) error {
 	root := stage + rootDir
 	p, err := c.join(ctx, JoinProcess{
 		Args: []string{o.Program, "-f", "-o", overlayData(stage, o), root}, Env: []string{"PATH=" + defaultPath},
-		Stdout: w, Stderr: w, ambient: true,
+		Stdout: w, Stderr: w, Ignored: c.config.Ignored, ambient: true,
 	})
 	_ = w.Close()
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 type process struct {
 	pid   int
 	pidfd int
+	made  bool // in its cgroup
 
 	mu   sync.Mutex
 	done bool

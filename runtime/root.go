@@ -100,6 +100,10 @@ func (b *builder) additions(top string) {
 			b.hostDir(top+name, mode)
 			continue
 		}
+		if a.Link != "" {
+			b.call(unix.SYS_SYMLINKAT, "symlinkat", top+name+" to "+a.Link, plan.Str(a.Link), plan.Num(cwd), plan.Str(top+name))
+			continue
+		}
 		if mode == 0 {
 			mode = 0o644
 		}

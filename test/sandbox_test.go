@@ -83,13 +83,15 @@ func TestSandbox(t *testing.T) {
 		sandboxed{name: "no FUSE, writable", in: surroundings{Flags: mountNS, Mounts: []mounted{hideFUSE}}, options: []string{"-v", "--container-writable"}, command: "echo x > /etc/new && rm /bin/ls && echo ran 1", err: `mount +[\d.]+ ms  tree\n`},
 		sandboxed{name: "no FUSE, named", in: surroundings{Flags: mountNS, Mounts: []mounted{hideFUSE}}, options: []string{"-v", "--container-writable", "--container-name=nofuse"}, command: "echo x > /etc/new && rm /bin/ls && echo ran 1", err: `mount +[\d.]+ ms  tree \+ overlay\n`},
 		sandboxed{name: "no FUSE mounts", in: surroundings{Filter: []rule{{Call: unix.SYS_OPENAT, Errno: syscall.ENOENT, Arg: 2, Mask: 1 << 31}}}, command: "echo ran 1"},
-		sandboxed{name: "masked proc", in: surroundings{Flags: pidNS, Mounts: []mounted{newProc, {Source: "tmpfs", Target: "/proc/irq", Kind: "tmpfs", Flags: unix.MS_RDONLY}}}, options: []string{"-v"}, err: "processes of the host are visible"},
+		sandboxed{name: "masked proc", in: surroundings{Flags: pidNS, Mounts: []mounted{newProc, {Source: "tmpfs", Target: "/proc/irq", Kind: "tmpfs", Flags: unix.MS_RDONLY}}}, options: []string{"-v"}, err: "processes of the host are visible", doctor: true},
+		sandboxed{name: "masked proc, writable", in: surroundings{Flags: pidNS, Mounts: []mounted{newProc, {Source: "tmpfs", Target: "/proc/irq", Kind: "tmpfs", Flags: unix.MS_RDONLY}}}, options: []string{"--container-writable"}, command: "echo x > /etc/new && rm /bin/ls && echo ran 1", err: `^gangway: warning: processes of the host are visible[^\n]*\n$`, doctor: true},
 		sandboxed{name: "masked proc, no FUSE", in: surroundings{Flags: pidNS, Mounts: []mounted{newProc, {Source: "tmpfs", Target: "/proc/irq", Kind: "tmpfs", Flags: unix.MS_RDONLY}, hideFUSE}}, options: []string{"-v"}, err: "(?s)processes of the host are visible.*tree"},
+		sandboxed{name: "mount below proc that hides nothing, no FUSE", in: surroundings{Flags: pidNS, Mounts: []mounted{newProc, {Source: "tmpfs", Target: "/proc/sys/fs/binfmt_misc", Kind: "tmpfs"}, hideFUSE}}, options: []string{"-v"}, err: "(?s)tree\n.*processes of its own"},
 		sandboxed{name: "masked sys", in: surroundings{Flags: mountNS, Mounts: []mounted{{Source: "tmpfs", Target: "/sys/firmware", Kind: "tmpfs", Flags: unix.MS_RDONLY}}}, options: []string{"--container-unshare=net", "-v"}, err: "network devices are visible in /sys"},
 		sandboxed{name: "all of Docker", in: surroundings{
 			Flags: pidNS, Mounts: []mounted{newProc, {Source: "tmpfs", Target: "/proc/irq", Kind: "tmpfs", Flags: unix.MS_RDONLY}, hideFUSE},
 			Filter: []rule{{Call: unix.SYS_CLONE3, Errno: syscall.ENOSYS}, {Call: unix.SYS_OPEN_TREE, Errno: syscall.EPERM}, {Call: unix.SYS_MOVE_MOUNT, Errno: syscall.EPERM}, {Call: unix.SYS_MOUNT_SETATTR, Errno: syscall.EPERM}, {Call: unix.SYS_KEYCTL, Errno: syscall.EPERM}},
-		}, err: "processes of the host are visible"},
+		}, err: "processes of the host are visible", doctor: true},
 	)
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,33 +1,23 @@
-// Command gangway-nvml asks NVIDIA's management library (NVML) what GPUs there are
-// and prints one JSON document. It is a program of its own because NVML needs cgo
-// and because a hung driver hangs whoever asks it: gangway and gangwayd read its
-// answer from a pipe, with a deadline of their own.
+// Command gangway-nvml asks NVIDIA's management library (NVML) about GPUs. It is a program
+// of its own because NVML needs cgo, and because a hung driver hangs whoever asks it:
+// gangway and gangwayd start it through package hooks/nvml, and kill it when it is late.
 //
-//	gangway-nvml [-timeout 10s]
+//	gangway-nvml [-timeout 10s] [-library FILE] [CALL [UUID...]]
+//	gangway-nvml [-library FILE] serve
+//	gangway-nvml [-library FILE] [-beat 2s] watch [UUID...]
 //
-// The document is an [Inventory]:
+// CALL is one of inventory (the default), topology, health, sample and processes; it prints
+// one JSON document, hooks/nvml.Inventory and so on, for these GPUs and MIG instances or
+// for all. "serve" reads hooks/nvml.Requests from standard input until its end and writes
+// a Response for each, one a line. "watch" writes a line for each Xid and ECC event, and an
+// empty one every so often; it too ends with its input.
 //
-//	{
-//	  "driver_version": "570.86.15",
-//	  "nvml_version": "12.570.86.15",
-//	  "gpus": [
-//	    {
-//	      "index": 0,
-//	      "uuid": "GPU-5a2e...",
-//	      "name": "NVIDIA H200",
-//	      "pci_bus_id": "0000:18:00.0",
-//	      "memory_bytes": 150754820096,
-//	      "mig": "disabled",
-//	      "serial": "165..."
-//	    }
-//	  ]
-//	}
-//
-// A GPU that answers in part has the field "error" and what it did answer; fields
-// may be added, never changed. The exit code is 0, 2 for a wrong command line, or
-// 125 without NVML, on an error of NVML and after the timeout; then nothing is on
-// standard output. A process whose thread hangs in the kernel prints its error in
-// time and is gone only when the kernel lets it, so do not wait for its end.
+// A GPU that answers in part has the field "error" and what it did answer; fields may be
+// added, never changed. What the library of an old driver does not have is left out. The
+// exit code is 0, 2 for a wrong command line, or 125 without NVML, on an error of NVML and
+// after the timeout; then nothing is on standard output. A process whose thread hangs in
+// the kernel prints its error in time and is gone only when the kernel lets it, so do not
+// wait for its end.
 package main
 
 import (
@@ -37,78 +27,109 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"sync/atomic"
 	"time"
 
+	report "github.com/gangway-hpc/gangway/hooks/nvml"
 	"github.com/gangway-hpc/gangway/internal/fault"
 )
 
-// Inventory is what NVML says about this machine.
-type Inventory struct {
-	DriverVersion string `json:"driver_version"`
-	NVMLVersion   string `json:"nvml_version"`
-	GPUs          []GPU  `json:"gpus"`
+const usage = "usage: gangway-nvml [-timeout 10s] [-library FILE] [inventory|topology|health|sample|processes [UUID...] | serve | watch [UUID...]]"
+
+// flags are the options of the command line.
+type flags struct {
+	timeout time.Duration
+	beat    time.Duration
+	library string
+	proc    string
 }
 
-// GPU is one physical GPU.
-type GPU struct {
-	Index       int    `json:"index"`
-	UUID        string `json:"uuid"`
-	Name        string `json:"name"`
-	PCIBusID    string `json:"pci_bus_id"` // as sysfs spells it
-	MemoryBytes uint64 `json:"memory_bytes"`
-	MIG         string `json:"mig"` // "enabled", "disabled" or "unsupported"
-	Serial      string `json:"serial,omitempty"`
-	Error       string `json:"error,omitempty"`
+// asker asks NVML. Its methods may hang for as long as the driver does.
+type asker interface {
+	// ask returns the report of a call, or a failure.
+	ask(call string, uuids []string) (any, *report.Failure)
+	// watch calls each for every event, and with nil every beat, until that returns false.
+	watch(uuids []string, beat time.Duration, each func(*report.Event) bool) *report.Failure
+}
+
+// step is what is being asked, for whoever has to say what hangs.
+type step struct{ now atomic.Pointer[string] }
+
+func (s *step) set(what string) { s.now.Store(&what) }
+
+func (s *step) String() string {
+	if p := s.now.Load(); p != nil {
+		return *p
+	}
+	return "nothing"
 }
 
 func main() {
-	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, query))
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, newAsker))
 }
 
 // run is the program with what it asks as an argument.
-func run(args []string, stdout, stderr io.Writer, ask func() (*Inventory, error)) int {
-	inv, err := answer(args, ask)
-	if err == nil {
-		enc := json.NewEncoder(stdout)
-		enc.SetIndent("", "  ")
-		err = enc.Encode(inv)
-	}
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer, connect func(flags, *step) asker) int {
+	err := command(args, stdin, stdout, connect)
 	if err != nil {
 		_, _ = io.WriteString(stderr, fault.Text("gangway-nvml", err, false))
 	}
 	return fault.Code(err)
 }
 
-// answer calls ask and waits for it no longer than args say.
-func answer(args []string, ask func() (*Inventory, error)) (*Inventory, error) {
-	const usage = "usage: gangway-nvml [-timeout 10s]"
-	flags := flag.NewFlagSet("gangway-nvml", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	timeout := flags.Duration("timeout", 10*time.Second, "")
-	if err := flags.Parse(args); err != nil {
-		return nil, fault.Usage(err, usage)
+func command(args []string, stdin io.Reader, stdout io.Writer, connect func(flags, *step) asker) error {
+	f, operands, err := parse(args)
+	if err != nil {
+		return fault.Usage(err, usage)
 	}
-	if flags.NArg() > 0 {
-		return nil, fault.Usage(fmt.Errorf("unexpected operand %q", flags.Arg(0)), usage)
+	var at step
+	nv := connect(f, &at)
+	call, uuids := operands[0], operands[1:]
+	switch call {
+	case "serve":
+		return serve(nv, &at, stdin, stdout)
+	case "watch":
+		return watch(nv, f.beat, uuids, stdin, stdout)
 	}
+	result, failure := inTime(nv, &at, report.Request{Call: call, GPUs: uuids, TimeoutMS: f.timeout.Milliseconds()}, nil)
+	if failure != nil {
+		return asFault(call, failure)
+	}
+	enc := json.NewEncoder(stdout)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(result)
+}
 
-	type result struct {
-		inv *Inventory
-		err error
+// parse takes a command line apart. The first operand is a word that the program knows.
+func parse(args []string) (flags, []string, error) {
+	var f flags
+	set := flag.NewFlagSet("gangway-nvml", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	set.DurationVar(&f.timeout, "timeout", 10*time.Second, "")
+	set.DurationVar(&f.beat, "beat", 2*time.Second, "")
+	set.StringVar(&f.library, "library", "", "")
+	set.StringVar(&f.proc, "proc", "/proc", "")
+	if err := set.Parse(args); err != nil {
+		return f, nil, err
 	}
-	done := make(chan result, 1)
-	go func() { // left behind when the driver hangs: the process ends
-		inv, err := ask()
-		done <- result{inv, err}
-	}()
-	select {
-	case r := <-done:
-		return r.inv, r.err
-	case <-time.After(*timeout):
-		return nil, &fault.Error{
-			What:  errors.New("ask NVML for the GPUs: no answer in " + timeout.String()),
-			Cause: "the NVIDIA driver hangs",
-			Hint:  "look for Xid messages in the kernel log: dmesg | grep NVRM",
-		}
+	if f.timeout <= 0 || f.beat <= 0 {
+		return f, nil, errors.New("a time is not positive")
 	}
+	operands := set.Args()
+	if len(operands) == 0 {
+		return f, []string{"inventory"}, nil
+	}
+	if word := operands[0]; word != "serve" && word != "watch" && !slices.Contains(report.Calls, word) {
+		return f, nil, fmt.Errorf("unknown call %q", word)
+	} else if word == "serve" && len(operands) > 1 {
+		return f, nil, fmt.Errorf("unexpected operand %q", operands[1])
+	}
+	return f, operands, nil
+}
+
+// asFault makes an error for people of a failure.
+func asFault(call string, f *report.Failure) error {
+	return &fault.Error{What: fmt.Errorf("ask NVML for %s: %s", call, f.Text), Cause: f.Cause, Hint: f.Hint}
 }

@@ -120,7 +120,8 @@ func (f *doctorFlags) options() (doctor.Options, error) {
 			r, err := step.TryWritable(ctx, run)
 			return r.Rung, r.Why, err
 		},
-		Keep: f.keep, Now: f.env.Now,
+		Limits: func(ctx context.Context) (string, []string, error) { return step.TryLimits(ctx, run) },
+		Keep:   f.keep, Now: f.env.Now,
 	}
 	if o.Store == "" {
 		if o.Store, err = defaultStore(f.env.Getenv); err != nil {

@@ -93,6 +93,8 @@ type runFlags struct {
 	verbose    bool
 	quiet      bool
 	rootSize   sizeFlag
+	limits     limitFlags
+	devices    deviceFlags
 	shmSize    sizeFlag
 	tmpSize    sizeFlag
 	timeout    time.Duration
@@ -128,6 +130,8 @@ func newRunFlags(env *cli.Env, cmd *cobra.Command) *runFlags {
 	fl.Var(&f.rootSize, "container-root-size", "how much a writable container without a name may write, in memory")
 	fl.Var(&f.shmSize, "shm-size", "size of /dev/shm (default: the machine's memory)")
 	fl.Var(&f.tmpSize, "tmp-size", "size of /tmp and /run (default: half of the machine's memory)")
+	f.limits.add(fl)
+	f.devices.add(fl)
 	fl.DurationVar(&f.timeout, "timeout", 0, "end the command after this time, as 90s or 2h: SIGTERM, 10 s later SIGKILL")
 	fl.BoolVar(&f.local, "local", false, "run here, even if a cluster is configured")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "print the operations that would start the container")
@@ -295,6 +299,17 @@ func (f *runFlags) options() (step.Options, *runImages, error) {
 	o.Image, o.Hold, o.Save = images.open, images.hold, images.save
 	o.SaveTo, o.RootSize, o.Timeout = f.save, f.rootSize.n, f.timeout
 	o.Scratch = scratchDir(images.store.Dir())
+	if o.Devices, err = f.devices.options(&images.config, f.imageFlags.env.Getenv); err == nil {
+		o.Hooks, err = hookOptions(&images.config, f.imageFlags.env.Getenv)
+	}
+	if err != nil {
+		images.close()
+		return o, nil, err
+	}
+	if o.Limits, err = f.limits.options(f.imageFlags.env.Stderr); err != nil {
+		images.close()
+		return o, nil, err
+	}
 	return o, images, nil
 }
 
@@ -368,11 +383,16 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 
 // sealed runs the same command line from a copy of this program that nobody can change.
 func sealed(args []string) error {
-	at := slices.Index(args, "run") + 1
-	if at == 0 {
+	// args[0] may be any name
+	at := slices.Index(args[min(1, len(args)):], "run")
+	if at < 0 {
 		return errors.New("this process was not started by a command line")
 	}
-	return step.Seal(slices.Insert(slices.Clone(args), at, "--pid=host"))
+	args = slices.Insert(slices.Clone(args), at+2, "--pid=host")
+	if self, err := os.Executable(); err == nil {
+		args[0] = self // which the copy has no other way to know
+	}
+	return step.Seal(args)
 }
 
 func (f *runFlags) printPlan(ctx context.Context, w io.Writer, o step.Options) error {

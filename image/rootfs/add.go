@@ -3,6 +3,7 @@ package rootfs
 import (
 	"errors"
 	"io/fs"
+	"strings"
 	"syscall"
 
 	"github.com/gangway-hpc/gangway/image/merged"
@@ -51,12 +52,29 @@ func (t *Tree) makeMissing(dir bool) maker {
 // something that is mounted later, and then the path would not have the content. It is
 // an error if a directory is there.
 func (t *Tree) AddFile(path string, content []byte, mode uint32) (string, error) {
-	fail := func(err error) (string, error) { return "", &fs.PathError{Op: "add file", Path: path, Err: err} }
+	return t.put("add file", path, addition{mode: syscall.S_IFREG | mode&0o7777, content: content})
+}
+
+// AddLink puts a symlink to target at a path, as AddFile does with a file.
+func (t *Tree) AddLink(path, target string) (string, error) {
+	const op = "add symlink"
+	switch {
+	case target == "" || strings.IndexByte(target, 0) >= 0:
+		return "", &fs.PathError{Op: op, Path: path, Err: syscall.EINVAL}
+	case len(target) > maxPath:
+		return "", &fs.PathError{Op: op, Path: path, Err: syscall.ENAMETOOLONG}
+	}
+	return t.put(op, path, addition{mode: syscall.S_IFLNK | 0o777, content: []byte(target)})
+}
+
+// put adds what is no directory.
+func (t *Tree) put(op, path string, a addition) (string, error) {
+	fail := func(err error) (string, error) { return "", &fs.PathError{Op: op, Path: path, Err: err} }
 	parent, name, err := splitPath(path)
 	if err != nil {
 		return fail(err)
 	}
-	w, err := t.walk("add file", parent, t.makeMissing(true))
+	w, err := t.walk(op, parent, t.makeMissing(true))
 	if err != nil {
 		return "", err
 	}
@@ -73,7 +91,7 @@ func (t *Tree) AddFile(path string, content []byte, mode uint32) (string, error)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fail(err)
 	}
-	n = t.add(w.node(), name, addition{mode: syscall.S_IFREG | mode&0o7777, content: content})
+	n = t.add(w.node(), name, a)
 	w.at, w.names = append(w.at, n), append(w.names, name)
 	return w.path(), nil
 }

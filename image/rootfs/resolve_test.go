@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/fstest"
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
@@ -174,6 +175,20 @@ func TestAdd(t *testing.T) {
 			t.Errorf("AddFile(%q) = %q, %v, want %v", path, got, err, want)
 		}
 	}
+	if got, err := m.AddLink("/conf/mtab", "../new/deep/file"); err != nil || got != "/etc/mtab" {
+		t.Errorf("AddLink = %q, %v", got, err)
+	}
+	if b, err := m.ReadFile("/etc/mtab", 1<<20); err != nil || string(b) != "again" {
+		t.Errorf("through an added symlink: %q, %v", b, err)
+	}
+	for target, want := range map[string]error{"": syscall.EINVAL, "a\x00b": syscall.EINVAL, strings.Repeat("x", 4096): syscall.ENAMETOOLONG} {
+		if _, err := m.AddLink("/link", target); !errors.Is(err, want) {
+			t.Errorf("AddLink to %.9q: %v", target, err)
+		}
+	}
+	if _, err := m.AddLink("/dir", "x"); !errors.Is(err, syscall.EISDIR) {
+		t.Errorf("AddLink over a directory: %v", err)
+	}
 	if got, err := m.Mountpoint("/var/lib/data", true); err != nil || got != "/dangling/var/lib/data" {
 		t.Errorf("Mountpoint below a dangling symlink = %q, %v", got, err)
 	}
@@ -238,5 +253,32 @@ func TestExtract(t *testing.T) {
 	}
 	if err := m.Extract(t.Context(), to, ExtractOptions{}); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), `"./`) {
 		t.Errorf("into a directory that is not empty: %v", err)
+	}
+}
+
+// TestFS: the tree keeps the rules of package io/fs, and its links lead nowhere else.
+func TestFS(t *testing.T) {
+	img := makeImage(t, []tar.Header{
+		dir("d", 0o755), dir("d/e", 0o700), file("d/e/deep", 300_000), file("top", 5), file("empty", 0), symlink("d/up", "../top"), symlink("abs", "/d/e"),
+	})
+	tree := img.Tree
+	if _, err := tree.AddFile("/d/added", []byte("new"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tree.AddLink("/d/linked", "e/deep"); err != nil {
+		t.Fatal(err)
+	}
+	if err := fstest.TestFS(tree.FS(), "d/e/deep", "top", "empty", "d/added", "d/linked"); err != nil {
+		t.Error(err)
+	}
+	b, err := fs.ReadFile(tree.FS(), "abs/../up")
+	if err == nil {
+		t.Errorf("a path with .. gives %q", b)
+	}
+	if b, err = fs.ReadFile(tree.FS(), "d/up"); err != nil || string(b) != string(content("top", 5)) {
+		t.Errorf("%q, %v", b, err)
+	}
+	if info, err := fs.Stat(tree.FS(), "abs"); err != nil || !info.IsDir() {
+		t.Errorf("%v, %v", info, err)
 	}
 }

@@ -141,8 +141,16 @@ func (p *patch) find(name string) (int, bool) {
 	})
 }
 
-// readLink returns a symlink's target. No symlinks are added.
-func (t *Tree) readLink(n uint32) (string, error) { return t.ix.ReadLink(n) }
+// readLink returns a symlink's target.
+func (t *Tree) readLink(n uint32) (string, error) {
+	if a := t.addition(n); a != nil {
+		if a.mode&syscall.S_IFMT != syscall.S_IFLNK {
+			return "", syscall.EINVAL
+		}
+		return string(a.content), nil
+	}
+	return t.ix.ReadLink(n)
+}
 
 // child is one entry of a directory, as list gives it.
 type child struct {

@@ -31,6 +31,22 @@ type Config struct {
 	Locked   []string            `toml:"locked"`
 	Image    Image               `toml:"image"`
 	Registry map[string]Registry `toml:"registry"` // by host[:port]
+	Devices  Devices             `toml:"devices"`
+	Hooks    Hooks               `toml:"hooks"`
+}
+
+// Devices is the table [devices].
+type Devices struct {
+	CDIDirs     []string `toml:"cdi_dirs"`     // of CDI specifications; none: /etc/cdi and /var/run/cdi
+	NvidiaRoots []string `toml:"nvidia_roots"` // where the NVIDIA driver's files are, before the usual places
+	RDMA        string   `toml:"rdma"`         // what --rdma is without it
+}
+
+// Hooks is the table [hooks].
+type Hooks struct {
+	Dirs    []string `toml:"dirs"`    // with prepare, start and stop in them
+	Timeout string   `toml:"timeout"` // of each hook, as in "30s"
+	Enroot  bool     `toml:"enroot"`  // Enroot's hooks.d, environ.d and mounts.d are run too
 }
 
 // Image is the table [image].

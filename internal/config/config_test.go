@@ -32,6 +32,14 @@ func TestLoad(t *testing.T) {
 [image]
 store = "/data/store"
 max_size = "50G"
+[devices]
+cdi_dirs = ["/opt/cdi"]
+nvidia_roots = ["/opt/nvidia"]
+rdma = "auto"
+[hooks]
+dirs = ["/opt/hooks"]
+timeout = "5s"
+enroot = true
 [registry."a.example"]
 mirrors = ["m.example:5000/a"]
 `, `
@@ -44,7 +52,9 @@ plain_http = true
 		t.Fatal(err)
 	}
 	want := config.Config{
-		Image: config.Image{Store: "/home/me/store", MaxSize: "50G"},
+		Image:   config.Image{Store: "/home/me/store", MaxSize: "50G"},
+		Devices: config.Devices{CDIDirs: []string{"/opt/cdi"}, NvidiaRoots: []string{"/opt/nvidia"}, RDMA: "auto"},
+		Hooks:   config.Hooks{Dirs: []string{"/opt/hooks"}, Timeout: "5s", Enroot: true},
 		Registry: map[string]config.Registry{
 			"a.example":      {Mirrors: []string{"m.example:5000/a"}},
 			"b.example:5000": {PlainHTTP: true},

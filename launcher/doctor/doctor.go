@@ -101,6 +101,9 @@ type Options struct {
 	// not with something better, if there is. Nil is
 	// not looked at.
 	WritableRung func(ctx context.Context) (rung, why string, err error)
+	// Limits makes a control group that limits memory, processes and CPU time, and says on
+	// which rung, and what is not enforced, a line each. Nil is not tried.
+	Limits func(ctx context.Context) (rung string, missing []string, err error)
 	// Leftovers lists what killed runs left behind, and removes it if asked. Nil is
 	// not looked at.
 	Leftovers func(ctx context.Context, remove bool) ([]string, error)

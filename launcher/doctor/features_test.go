@@ -1,6 +1,8 @@
 package doctor_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -181,4 +183,17 @@ func TestCgroup(t *testing.T) {
 			want(t, injured(t, 0, injury{Doctor: options{Root: c.root}}), "cgroup", c.result, c.word)
 		})
 	}
+}
+
+// TestLimitsTried: what was tried counts more than what was found by looking.
+func TestLimitsTried(t *testing.T) {
+	try := func(rung string, missing []string, err error) func(context.Context) (string, []string, error) {
+		return func(context.Context) (string, []string, error) { return rung, missing, err }
+	}
+	o := doctor.Options{Limits: try("root's own group", nil, nil)}
+	want(t, examineHere(t, o), "cgroup", doctor.OK, "root's own group")
+	o.Limits = try("none (advisory)", []string{"memory is not limited: there is no cgroup"}, nil)
+	want(t, examineHere(t, o), "cgroup", doctor.Degraded, "none (advisory)", "memory is not limited")
+	o.Limits = try("", nil, errors.New("read /proc: no"))
+	want(t, examineHere(t, o), "cgroup", doctor.Degraded, "read /proc: no")
 }

@@ -249,7 +249,34 @@ func (e *examination) cgroup(ctx context.Context) Finding {
 		f.Result, f.Got, f.Cause = Degraded, version, "version 1 cannot be delegated to ordinary users safely"
 		f.Consequence, f.Remedy = none, e.facts.boot("systemd.unified_cgroup_hierarchy=1")
 	}
+	if e.Limits != nil {
+		e.limits(ctx, &f, version)
+	}
 	return f
+}
+
+// limits tries what was found by looking.
+func (e *examination) limits(ctx context.Context, f *Finding, version string) {
+	f.Tried = "make a control group that limits memory, processes and CPU time"
+	rung, missing, err := e.Limits(ctx)
+	switch {
+	case err != nil:
+		f.Result, f.Got = Degraded, version
+		f.Cause = err.Error()
+	case len(missing) == 0:
+		f.Result, f.Got = OK, version+", "+rung
+		f.Cause, f.Consequence, f.Remedy = "", "", ""
+		return
+	default:
+		f.Result, f.Got = Degraded, version+", "+rung
+		f.Cause = strings.Join(missing, "; ")
+	}
+	if f.Consequence == "" {
+		f.Consequence = "some limits are advice: gangway run names them, --require-cgroup refuses"
+	}
+	if f.Remedy == "" {
+		f.Remedy = e.facts.boot("systemd.unified_cgroup_hierarchy=1")
+	}
 }
 
 // delegated says whether this process may divide its own cgroup.

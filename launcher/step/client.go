@@ -104,7 +104,7 @@ func (o *ExecOptions) ask(ctx context.Context, c *net.UnixConn) (reply execReply
 	if o.Terminal {
 		files = nil
 	}
-	err = send(c, execRequest{Args: blobs(o.Args), Env: blobs(o.Env), Own: o.own, Cwd: []byte(o.Cwd), Terminal: o.Terminal}, files...)
+	err = send(c, execRequest{Args: blobs(o.Args), Env: blobs(o.Env), Own: o.own, Cwd: []byte(o.Cwd), Terminal: o.Terminal, Ignored: ignored()}, files...)
 	if err != nil && !errors.Is(err, syscall.EPIPE) { // who refuses may not read all, but says why
 		return reply, nil, lost(err)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gangway-hpc/gangway/hooks/nvidia"
 	"github.com/gangway-hpc/gangway/image/rootfs"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/proc"
@@ -29,7 +30,8 @@ import (
 // it is to be written to another file, see ARCHITECTURE.md. Where root runs a container, another process reads the layers and serves them through
 // FUSE: of a user who owns nothing, without rights, and with no files but the image's and
 // a socket to the supervisor. The supervisor itself uses the image's index alone, which
-// the store made.
+// the store made. Of an image that is a directory such a process only looks for what loaders
+// of libraries need, where that is needed.
 
 // confined is the supervisor's side of that process.
 type confined struct {
@@ -42,6 +44,7 @@ type confined struct {
 	log    *slog.Logger
 	lines  int // that it has logged
 	added  []confinedAddition
+	used   bool // to serve a root
 	wg     sync.WaitGroup
 }
 
@@ -56,27 +59,25 @@ const (
 
 // serveConfined makes the tree of the image, and has another process read and serve it.
 func (s *step) serveConfined(ctx context.Context) (func(context.Context, *os.File) error, error) {
-	if s.confined != nil { // of a rung that failed
+	if s.confined != nil && s.confined.used { // by a rung that failed
 		if err := s.confined.close(); err != nil {
 			return nil, err
 		}
 		s.confined = nil
 	}
-	c, err := s.startConfined(ctx)
+	c, err := s.confinedProcess(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s.confined = c
-	s.onClose(c.close)
+	c.used = true
 	t, err := s.image.tree()
 	if err != nil {
 		return nil, err
 	}
 	err = s.build(confinedRoot{t, func(path string, limit int64) ([]byte, error) { return c.readFile(ctx, path, limit) }},
 		func(f spec.File) error {
-			c.added = append(c.added, confinedAddition{Path: []byte(f.Path), File: true, Content: f.Content, Mode: f.Mode})
-			_, err := t.AddFile(f.Path, f.Content, f.Mode)
-			return err
+			c.added = append(c.added, confinedAddition{Path: []byte(f.Path), File: true, Content: f.Content, Mode: f.Mode, Link: []byte(f.Link)})
+			return addFile(t, f)
 		},
 		func(path string, dir bool) (string, error) {
 			c.added = append(c.added, confinedAddition{Path: []byte(path), Dir: dir})
@@ -97,6 +98,20 @@ func (s *step) serveConfined(ctx context.Context) (func(context.Context, *os.Fil
 	}, nil
 }
 
+// confinedProcess returns the process, which is started where there is none.
+func (s *step) confinedProcess(ctx context.Context) (*confined, error) {
+	if s.confined == nil {
+		files := s.image.Files.All()
+		c, err := s.startConfined(ctx, files, confinedOpen{Files: len(files)})
+		if err != nil {
+			return nil, err
+		}
+		s.confined = c
+		s.onClose(c.close)
+	}
+	return s.confined, nil
+}
+
 // confinedRoot is an image of which this process has the index only.
 type confinedRoot struct {
 	*rootfs.Tree
@@ -106,8 +121,9 @@ type confinedRoot struct {
 // ReadFile implements spec.Root.
 func (r confinedRoot) ReadFile(path string, limit int64) ([]byte, error) { return r.read(path, limit) }
 
-// startConfined starts the process, and has it open the image.
-func (s *step) startConfined(ctx context.Context) (*confined, error) {
+// startConfined starts the process, and has it open the image: the files that it has, or
+// a directory.
+func (s *step) startConfined(ctx context.Context, files []*os.File, open confinedOpen) (*confined, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("make socket for the process that serves the image: %w", err)
@@ -123,7 +139,7 @@ func (s *step) startConfined(ctx context.Context) (*confined, error) {
 	cmd := exec.Command("/proc/self/exe", s.Serve...)
 	proc.AsNobody(cmd)
 	cmd.Stderr = &c.stderr
-	cmd.ExtraFiles = append([]*os.File{theirs}, s.image.Files.All()...)
+	cmd.ExtraFiles = append([]*os.File{theirs}, files...)
 	cmd.WaitDelay = confinedEnd
 	if err := c.start(cmd); err != nil {
 		return nil, errors.Join(&fault.Error{
@@ -132,12 +148,12 @@ func (s *step) startConfined(ctx context.Context) (*confined, error) {
 			Hint:  "run it as an ordinary user; or let everybody execute gangway, and give root CAP_SETUID and CAP_SETGID",
 		}, c.conn.Close())
 	}
-	if _, err := c.call(ctx, &confinedRequest{Open: &confinedOpen{Files: len(s.image.Files.All())}}); err != nil {
-		err = &fault.Error{
-			What: fmt.Errorf("open image %s: %w", s.image.Name, err),
-			Hint: "look for damage: gangway image verify; fetch it again: gangway image pull " + s.image.Name,
+	if _, err := c.call(ctx, &confinedRequest{Open: &open}); err != nil {
+		f := &fault.Error{What: fmt.Errorf("open image %s: %w", s.image.Name, err)}
+		if !open.Dir {
+			f.Hint = "look for damage: gangway image verify; fetch it again: gangway image pull " + s.image.Name
 		}
-		return nil, errors.Join(err, c.close())
+		return nil, errors.Join(f, c.close())
 	}
 	return c, nil
 }
@@ -183,6 +199,18 @@ func (c *confined) readFile(ctx context.Context, path string, limit int64) ([]by
 		return nil, fmt.Errorf("read %s of the image: %w: %d bytes, more than %d", path, syscall.EFBIG, len(r.Content), limit)
 	}
 	return r.Content, nil
+}
+
+// load has the process look into the image for what loaders of libraries need.
+func (c *confined) load(ctx context.Context, n nvidia.Needs) (nvidia.Loaded, error) {
+	r, err := c.call(ctx, &confinedRequest{Load: &n})
+	if err != nil {
+		return nvidia.Loaded{}, err
+	}
+	if r.Loaded == nil {
+		return nvidia.Loaded{}, errors.New("the process that serves the image gave no answer")
+	}
+	return *r.Loaded, nil
 }
 
 // call asks the process for something, and waits for the answer.

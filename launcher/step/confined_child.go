@@ -6,15 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"sync"
 	"syscall"
 
+	"github.com/gangway-hpc/gangway/hooks/nvidia"
 	"github.com/gangway-hpc/gangway/image"
 	"github.com/gangway-hpc/gangway/image/rootfs"
 	"github.com/gangway-hpc/gangway/internal/proc"
+	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
 // confinedRequest is what a supervisor asks of the process that serves its image: one
@@ -23,12 +26,15 @@ import (
 type confinedRequest struct {
 	Open  *confinedOpen  `json:"open,omitempty"`
 	Read  *confinedRead  `json:"read,omitempty"`
+	Load  *nvidia.Needs  `json:"load,omitempty"` // looks for what loaders of libraries need
 	Serve *confinedServe `json:"serve,omitempty"`
 }
 
-// confinedOpen says how many files the image has, of those that were handed on.
+// confinedOpen says how many files the image has, of those that were handed on; or that it
+// is a directory, of which nothing is asked but Load.
 type confinedOpen struct {
-	Files int `json:"files"`
+	Files int  `json:"files,omitempty"`
+	Dir   bool `json:"dir,omitempty"`
 }
 
 // confinedRead asks for a file. Paths need not be text, so they are no strings of JSON.
@@ -43,12 +49,13 @@ type confinedServe struct {
 	Additions []confinedAddition `json:"additions"`
 }
 
-// confinedAddition is what a container adds to the tree: a file with content, else a
+// confinedAddition is what a container adds to the tree: a file or link, else a
 // mountpoint. They are made in their order, so that all is as in the supervisor's tree.
 type confinedAddition struct {
 	Path    []byte `json:"path"`
 	File    bool   `json:"file,omitempty"`
 	Dir     bool   `json:"dir,omitempty"`
+	Link    []byte `json:"link,omitempty"` // what a symbolic link says
 	Content []byte `json:"content,omitempty"`
 	Mode    uint32 `json:"mode,omitempty"`
 }
@@ -57,6 +64,7 @@ type confinedAddition struct {
 // that was not asked for: why the process ends.
 type confinedReply struct {
 	Content []byte          `json:"content,omitempty"`
+	Loaded  *nvidia.Loaded  `json:"loaded,omitempty"`
 	Error   *confinedError  `json:"error,omitempty"`
 	Log     json.RawMessage `json:"log,omitempty"`
 }
@@ -109,7 +117,8 @@ func ServeConfined(ctx context.Context, open func(*image.Files) (*image.Opened, 
 type confinedServer struct {
 	conn *net.UnixConn
 	open func(*image.Files) (*image.Opened, error)
-	tree *rootfs.Tree
+	tree *rootfs.Tree // nil of a directory
+	root fs.FS
 	log  *slog.Logger
 
 	mu sync.Mutex // guards sending
@@ -140,10 +149,15 @@ func (s *confinedServer) answer(ctx context.Context) error {
 		r := &confinedReply{}
 		var server *rootfs.Server
 		switch {
-		case q.Open != nil && s.tree == nil:
+		case q.Open != nil && s.root == nil && q.Open.Dir:
+			s.root = (&dirRoot{os.NewFile(confinedFiles, "the directory")}).FS()
+		case q.Open != nil && s.root == nil:
 			err = s.openImage(q.Open.Files)
 		case q.Read != nil && s.tree != nil:
 			r.Content, err = s.tree.ReadFile(string(q.Read.Path), q.Read.Limit)
+		case q.Load != nil && s.root != nil:
+			loaded := nvidia.Load(s.root, *q.Load)
+			r.Loaded = &loaded
 		case q.Serve != nil && s.tree != nil && len(files) == 1:
 			server, err = s.serve(q.Serve, files[0])
 			files = nil
@@ -195,6 +209,7 @@ func (s *confinedServer) openImage(n int) error {
 		return err
 	}
 	s.tree = rootfs.New(o.Index, o.Layers)
+	s.root = s.tree.FS()
 	return nil
 }
 
@@ -202,7 +217,7 @@ func (s *confinedServer) serve(q *confinedServe, dev *os.File) (*rootfs.Server, 
 	for _, a := range q.Additions {
 		var err error
 		if path := string(a.Path); a.File {
-			_, err = s.tree.AddFile(path, a.Content, a.Mode)
+			err = addFile(s.tree, spec.File{Path: path, Content: a.Content, Mode: a.Mode, Link: string(a.Link)})
 		} else {
 			_, err = s.tree.Mountpoint(path, a.Dir)
 		}

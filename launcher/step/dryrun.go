@@ -33,6 +33,9 @@ func DryRun(ctx context.Context, o Options) (*plan.Plan, error) {
 		return nil, err
 	}
 	s.dir = &runDir{path: filepath.Join(s.Dirs[0], "ID")}
+	if err := s.devices(ctx); err != nil {
+		return nil, err
+	}
 	c, err := s.configFor(ctx, s.rungs(ctx)[0])
 	if err != nil {
 		return nil, err

@@ -26,6 +26,8 @@ func explain(err error) error {
 		f.Cause, f.Hint = doctor.Refused(op.Errno, !strings.HasPrefix(op.Call, "clone"))
 	case op.Errno == syscall.EINVAL && strings.Contains(op.What, "overlay"):
 		f.Hint = "the container's directory may be on a file system that an overlay cannot write to, as NFS: keep it on a local disk, GANGWAY_CONTAINERS=DIR"
+	case op.Errno == syscall.EINVAL && op.Call == "move_mount":
+		f.Cause, f.Hint, f.See = "a file can be mounted on a file only, and a directory on a directory", "mount it elsewhere in the container", ""
 	case op.Workdir():
 		f.Hint, f.See = workdirHint, ""
 	case op.Errno == syscall.ENOSPC:

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -31,6 +32,8 @@ type execRequest struct {
 	Own      *ownEnv  `json:"own,omitempty"`     // instead of Env
 	Cwd      []byte   `json:"dir,omitempty"`     // "" is the container's
 	Terminal bool     `json:"terminal,omitempty"`
+	// Ignored are the signals that the process begins with ignored, as the caller does.
+	Ignored []syscall.Signal `json:"ignored,omitempty"`
 }
 
 // ownEnv is of a process that has the environment it would have as the container's first:

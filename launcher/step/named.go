@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/fsx"
+	"github.com/gangway-hpc/gangway/runtime/cgroup"
 	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
@@ -439,6 +441,13 @@ func (s *step) optionDigests() map[string]string {
 		{"--pid", r.HostPID, false},
 		{"--shm-size", r.ShmSize, int64(0)},
 		{"--tmp-size", r.TmpSize, int64(0)},
+		{"--device", s.Devices.CDI, []string(nil)},
+		{"--gpus", s.Devices.GPUs, ""},
+		{"--rdma", s.Devices.RDMA, ""},
+		{"--cpus", s.Limits.CPUs, float64(0)},
+		{"--cpuset", fmt.Sprint(s.Limits.CPUSet, s.Limits.Near), fmt.Sprint(cgroup.Set(nil), false)},
+		{"--mem", s.Limits.Memory, int64(0)},
+		{"--pids-limit", s.Limits.Pids, int64(0)},
 	} {
 		if value := fmt.Sprintf("%+v", o.value); value != fmt.Sprintf("%+v", o.none) {
 			all[o.name] = fmt.Sprintf("%x", sha256.Sum256([]byte(value)))
@@ -465,10 +474,39 @@ func (s *step) ignored() []string {
 			ignored = append(ignored, name)
 		}
 	}
+	if s.Limits.Stats != nil {
+		ignored = append(ignored, "--stats") // they are the container's
+	}
 	if s.RemapGiven && !s.Request.RemapRoot && has["--container-remap-root"] != "" {
 		ignored = append(ignored, "--no-container-remap-root")
 	}
 	return ignored
+}
+
+// refusesJoin says whether a command may not do without one of these options, which the
+// container that runs was not started with.
+func (s *step) refusesJoin(dir string, ignored []string) error {
+	must := []string{"--device", "--gpus", "--rdma"}
+	if s.Limits.Require {
+		must = append(must, "--cpus", "--cpuset", "--mem", "--pids-limit")
+		if state, err := readState(dir); err == nil && (!state.Limited || len(state.NotLimited) > 0) {
+			return &fault.Error{
+				What:  fmt.Errorf("run in container %s with all limits enforced (--require-cgroup): it runs already, and they are not", s.Name),
+				Cause: cmp.Or(strings.Join(state.NotLimited, "; "), "it has no control group"),
+				Hint:  "leave out --require-cgroup, or wait for its end: gangway container ls",
+			}
+		}
+	}
+	for _, name := range ignored {
+		if slices.Contains(must, name) {
+			return &fault.Error{
+				What:  fmt.Errorf("run in container %s: it runs already, and was started without this %s", s.Name, name),
+				Cause: "what joins a container has the devices and limits of that container",
+				Hint:  "leave out " + name + ", or wait for its end: gangway container ls",
+			}
+		}
+	}
+	return nil
 }
 
 // exists is the error of :create where there is such a container.

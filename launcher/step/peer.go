@@ -24,8 +24,14 @@ func checkPeer(c *net.UnixConn) error {
 	pidfd, cerr := -1, error(nil)
 	err = raw.Control(func(fd uintptr) {
 		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		if n, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD); err == nil {
-			pidfd = n // before Linux 6.5 there is none
+		if cerr == nil {
+			pidfd, cerr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+		}
+		if errors.Is(cerr, unix.ENOPROTOOPT) { // before Linux 6.5
+			pidfd, cerr = -1, nil
+		}
+		if cerr != nil { // the process may have ended, and its number be another's by now
+			pidfd, cerr = -1, fmt.Errorf("look at who asks: %w", cerr)
 		}
 	})
 	if pidfd >= 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/fsx"
 	"github.com/gangway-hpc/gangway/runtime"
+	"github.com/gangway-hpc/gangway/runtime/cgroup"
 	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
@@ -28,6 +30,12 @@ func (s *step) prepare(ctx context.Context) error {
 		return err
 	}
 	s.onClose(s.dir.remove)
+	if err := s.devices(ctx); err != nil {
+		return err
+	}
+	if err := s.limit(ctx); err != nil {
+		return err
+	}
 	config, err := s.climb(ctx)
 	if err != nil {
 		return err
@@ -62,13 +70,18 @@ func (s *step) listen(ctx context.Context, c *runtime.Config) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	s.server = &server{container: s.container, env: c.Spec.Process.Env, cwd: c.Spec.Process.Cwd, environ: s.built.Environ, ranks: s.ranks, log: s.Log}
-	s.server.wg.Go(func() { s.server.serve(ctx, l) })
+	// A signal that the command outlives is no reason to answer nobody any more.
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.server = &server{container: s.container, env: c.Spec.Process.Env, cwd: c.Spec.Process.Cwd, environ: s.joinedEnviron, ranks: s.ranks, outOfMemory: s.outOfMemory, log: s.Log}
+	s.server.wg.Go(func() { s.server.serve(serving, l) })
 	s.onClose(func() error {
 		cancel()
 		// What joined ends with the container, and is waited for only then.
-		err := errors.Join(l.Close(), s.container.Close())
+		err := l.Close()
+		if errors.Is(err, net.ErrClosed) { // by serve
+			err = nil
+		}
+		err = errors.Join(err, s.container.Close())
 		s.server.wg.Wait()
 		return err
 	})
@@ -80,19 +93,33 @@ func (s *step) listen(ctx context.Context, c *runtime.Config) error {
 	return s.dir.publish(&State{
 		ID: s.dir.id(), StopSignal: int(s.built.StopSignal), Name: s.Name, Image: s.image.Name, Supervisor: os.Getpid(), Init: s.container.Init(),
 		PidNS: s.container.PidNS(), Command: c.Spec.Process.Args, Started: time.Now(),
+		Limited: s.group != nil && s.group.Rung() != cgroup.None, NotLimited: s.notLimited,
 	})
+}
+
+// joinedEnviron is the environment of somebody who comes with one of his own.
+func (s *step) joinedEnviron(own spec.Request, environ []string) ([]string, error) {
+	env, err := s.built.Environ(own, environ)
+	return s.given.environ(env), err
 }
 
 // climb tries the rungs of the ladder, best first.
 func (s *step) climb(ctx context.Context) (*runtime.Config, error) {
 	var first error
 	for _, rung := range s.rungs(ctx) {
+		onDisk := rung == rungTree || rung == rungTreeOverlay
+		// The image is not to be written for a run that ends there.
+		if onDisk && !s.Request.HostPID && !runtime.CanMountProc() {
+			if err := s.shareProc(); err != nil {
+				return nil, err
+			}
+		}
 		c, err := s.configFor(ctx, rung)
 		if err == nil {
 			err = s.try(ctx, c)
 		}
 		if err == nil {
-			if rung == rungTree || rung == rungTreeOverlay {
+			if onDisk {
 				s.Log.Warn("the image is written to disk for this run, because there is no FUSE here", "see", "gangway doctor")
 			}
 			return c, nil
@@ -111,7 +138,6 @@ func (s *step) climb(ctx context.Context) (*runtime.Config, error) {
 // try prepares the container; where no /proc or /sys of its own can be mounted, with those
 // of the host.
 func (s *step) try(ctx context.Context, c *runtime.Config) error {
-	var lacking []string
 	for {
 		var err error
 		if s.container, err = runtime.Prepare(ctx, c); err == nil {
@@ -119,16 +145,12 @@ func (s *step) try(ctx context.Context, c *runtime.Config) error {
 		}
 		switch {
 		case !s.Request.HostPID && failedAt(err, "proc on /proc"):
-			const visible = "processes of the host are visible: no /proc of its own can be mounted here, as is usual within other containers"
-			if !s.Unsealed && !Sealed() {
-				s.Log.Warn(visible, "see", "gangway doctor")
-				return s.askSeal()
+			if err := s.shareProc(); err != nil {
+				return err
 			}
-			s.Request.HostPID = true
-			lacking = append(lacking, visible)
 		case s.Request.Net && !s.Request.HostSys && failedAt(err, "sysfs on /sys"):
 			s.Request.HostSys = true
-			lacking = append(lacking, "the host's network devices are visible in /sys: none of its own can be mounted here, as is usual within other containers")
+			s.lacking = append(s.lacking, "the host's network devices are visible in /sys: none of its own can be mounted here, as is usual within other containers")
 		default:
 			return explain(err)
 		}
@@ -138,9 +160,22 @@ func (s *step) try(ctx context.Context, c *runtime.Config) error {
 		}
 		*c = *again
 	}
-	for _, what := range lacking {
+	for _, what := range s.lacking {
 		s.Log.Warn(what, "see", "gangway doctor")
 	}
+	return nil
+}
+
+// shareProc lets the container have the host's /proc, for which this program may have to be
+// sealed.
+func (s *step) shareProc() error {
+	const visible = "processes of the host are visible: no /proc of its own can be mounted here, as is usual within other containers"
+	if !s.Unsealed && !Sealed() {
+		s.Log.Warn(visible, "see", "gangway doctor")
+		return s.askSeal()
+	}
+	s.Request.HostPID = true
+	s.lacking = append(s.lacking, visible)
 	return nil
 }
 

@@ -6,6 +6,8 @@ import "sync"
 // the same name at the same time, as the ranks of a job do. The container does not end
 // before theirs.
 type ranks struct {
+	waiting chan struct{} // closed when the first command has ended
+
 	mu    sync.Mutex
 	left  sync.Cond
 	n     int
@@ -14,7 +16,7 @@ type ranks struct {
 }
 
 func newRanks() *ranks {
-	r := &ranks{}
+	r := &ranks{waiting: make(chan struct{})}
 	r.left.L = &r.mu
 	return r
 }
@@ -37,14 +39,23 @@ func (r *ranks) leave() {
 	r.left.Broadcast()
 }
 
-// wait waits until all have left, or there is no time for that.
+// wait is called once, when the first command has ended: it waits until all have left, or
+// there is no time for that.
 func (r *ranks) wait() {
+	close(r.waiting)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for r.n > 0 && !r.hurry {
 		r.left.Wait()
 	}
 	r.over = true
+}
+
+// count is how many there are.
+func (r *ranks) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.n
 }
 
 // end says that the container is to end now.

@@ -37,7 +37,9 @@ func limitFiles(s *specs.Spec) error {
 func filesAtStart() (was unix.Rlimit, err error) {
 	goruntime.LockOSThread() // who traces is a thread
 	defer goruntime.UnlockOSThread()
-	pid, err := syscall.ForkExec("/proc/self/exe", []string{"gangway"}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
+	// Who asks to be traced when this process is gone is traced by init, and stays for ever.
+	attr := &syscall.SysProcAttr{Ptrace: true, Pdeathsig: syscall.SIGKILL}
+	pid, err := syscall.ForkExec("/proc/self/exe", []string{"gangway"}, &syscall.ProcAttr{Sys: attr})
 	if err != nil {
 		return was, fmt.Errorf("ask for the limit of open files at the start: %w", err)
 	}

@@ -8,8 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gangway-hpc/gangway/image/rootfs"
 	"github.com/gangway-hpc/gangway/internal/fault"
@@ -47,6 +48,9 @@ func (s *step) configFor(ctx context.Context, rung string) (*runtime.Config, err
 		Orphan: runtime.Orphan{Message: "gangway: error: the container's supervisor died, and the container with it\n", Remove: s.dir.orphan()},
 		Log:    s.Log,
 	}
+	if s.group != nil {
+		c.Placed, c.Cgroup = s.place, s.ranksDir
+	}
 	var err error
 	switch rung {
 	case rungDir, rungDirOverlay:
@@ -69,6 +73,10 @@ func (s *step) configFor(ctx context.Context, rung string) (*runtime.Config, err
 func (s *step) build(in spec.Root, file func(spec.File) error, mountpoint func(path string, dir bool) (string, error)) error {
 	var err error
 	if s.built, err = spec.Build(s.Request, s.image.Config, s.host, in); err != nil {
+		return err
+	}
+	s.apply()
+	if err := s.given.hidden(s.built.Spec.Linux); err != nil {
 		return err
 	}
 	for _, f := range s.built.Files {
@@ -101,13 +109,18 @@ func (s *step) tree() (*rootfs.Tree, error) {
 			return nil
 		})
 	}
-	err = s.build(t,
-		func(f spec.File) error {
-			_, err := t.AddFile(f.Path, f.Content, f.Mode)
-			return err
-		},
-		t.Mountpoint)
+	err = s.build(t, func(f spec.File) error { return addFile(t, f) }, t.Mountpoint)
 	return t, err
+}
+
+// addFile puts a file into a tree.
+func addFile(t *rootfs.Tree, f spec.File) (err error) {
+	if f.Link != "" {
+		_, err = t.AddLink(f.Path, f.Link)
+	} else {
+		_, err = t.AddFile(f.Path, f.Content, f.Mode)
+	}
+	return err
 }
 
 // servedRoot is the image through FUSE.
@@ -243,30 +256,40 @@ func (s *step) treeRoot(ctx context.Context, c *runtime.Config, rung string) err
 // directoryRoot is a directory of the host. What a container needs, and what it writes,
 // lies over it: the directory itself is not changed.
 func (s *step) directoryRoot(c *runtime.Config, rung string) error {
-	in := dirRoot(s.image.Dir)
+	in, err := openDirRoot(s.image.Dir)
+	if err != nil {
+		return fmt.Errorf("use directory as an image: %w", err)
+	}
+	defer in.close()
 	c.Root.Dir = s.image.Dir
+	if rung == rungDir && len(s.given.needs.Dirs) > 0 {
+		s.given.pathNeeded = true // no file can be put into it
+	}
 	var missing []string
-	add := func(path string, dir bool, content []byte, mode fs.FileMode) (string, error) {
-		at, info, err := in.resolve(path)
+	add := func(path string, dir bool, f spec.File) (string, error) {
+		at, st, err := in.resolve(path)
 		if err != nil {
 			return "", err
 		}
-		if info == nil {
+		if st == nil {
 			missing = append(missing, at)
-		} else if info.IsDir() != dir {
-			return "", fmt.Errorf("the directory has %s there", kindName(info))
+		} else if isDir(st) != dir {
+			return "", fmt.Errorf("the directory has %s there", kindName(st))
 		}
-		if info == nil || content != nil {
-			c.Root.Additions = append(c.Root.Additions, runtime.Addition{Path: at, Dir: dir, Content: content, Mode: mode})
+		if st == nil || f.Content != nil {
+			c.Root.Additions = append(c.Root.Additions, runtime.Addition{Path: at, Dir: dir, Content: f.Content, Mode: fs.FileMode(f.Mode)})
 		}
 		return at, nil
 	}
-	err := s.build(in,
+	err = s.build(in,
 		func(f spec.File) error {
-			_, err := add(f.Path, false, f.Content, fs.FileMode(f.Mode))
+			if f.Link != "" {
+				return s.addLink(c, in, f)
+			}
+			_, err := add(f.Path, false, f)
 			return err
 		},
-		func(path string, dir bool) (string, error) { return add(path, dir, nil, 0) })
+		func(path string, dir bool) (string, error) { return add(path, dir, spec.File{}) })
 	if err != nil {
 		return err
 	}
@@ -296,81 +319,32 @@ func (s *step) directoryRoot(c *runtime.Config, rung string) error {
 	return err
 }
 
-func kindName(i fs.FileInfo) string {
-	if i.IsDir() {
+// addLink puts a link over what the directory has in its place. What that may be is
+// looked at without following it.
+func (s *step) addLink(c *runtime.Config, in *dirRoot, f spec.File) error {
+	isDirectory := false
+	dir, err := in.walk(filepath.Dir(f.Path), func(fd int, base string, st *unix.Stat_t) error {
+		if st == nil || !isDir(st) {
+			return nil
+		}
+		var there unix.Stat_t
+		err := unix.Fstatat(fd, filepath.Join(base, filepath.Base(f.Path)), &there, unix.AT_SYMLINK_NOFOLLOW)
+		isDirectory = err == nil && isDir(&there)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if isDirectory {
+		return errors.New("the directory has a directory there")
+	}
+	c.Root.Additions = append(c.Root.Additions, runtime.Addition{Path: filepath.Join(dir, filepath.Base(f.Path)), Link: f.Link})
+	return nil
+}
+
+func kindName(st *unix.Stat_t) string {
+	if isDir(st) {
 		return "a directory"
 	}
 	return "a file"
-}
-
-// dirRoot is a directory of the host as a root file system: names are followed as they
-// will be in the container, where it is "/".
-type dirRoot string
-
-// ReadFile implements spec.Root.
-func (d dirRoot) ReadFile(path string, limit int64) ([]byte, error) {
-	at, info, err := d.resolve(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case info == nil:
-		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
-	case !info.Mode().IsRegular():
-		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrInvalid}
-	case info.Size() > limit:
-		return nil, fmt.Errorf("read %s: %d bytes are more than the limit of %d", path, info.Size(), limit)
-	}
-	return os.ReadFile(filepath.Join(string(d), at))
-}
-
-// Exists implements spec.Root.
-func (d dirRoot) Exists(path string) bool {
-	_, info, err := d.resolve(path)
-	return err == nil && info != nil
-}
-
-// maxLinks is how many symlinks a path may lead through, as in the kernel.
-const maxLinks = 40
-
-// resolve returns where a path leads, and what is there: nil if nothing is.
-func (d dirRoot) resolve(path string) (string, fs.FileInfo, error) {
-	at := "/"
-	rest := strings.Split(path, "/")
-	for links := 0; len(rest) > 0; {
-		part := rest[0]
-		rest = rest[1:]
-		switch part {
-		case "", ".":
-			continue
-		case "..":
-			at = filepath.Dir(at)
-			continue
-		}
-		next := filepath.Join(at, part)
-		i, err := os.Lstat(filepath.Join(string(d), next))
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return filepath.Join(append([]string{next}, rest...)...), nil, nil
-		case err != nil:
-			return "", nil, err
-		case i.Mode()&fs.ModeSymlink != 0:
-			if links++; links > maxLinks {
-				return "", nil, &fs.PathError{Op: "resolve", Path: path, Err: syscall.ELOOP}
-			}
-			to, err := os.Readlink(filepath.Join(string(d), next))
-			if err != nil {
-				return "", nil, err
-			}
-			if strings.HasPrefix(to, "/") {
-				at = "/"
-			}
-			rest = append(strings.Split(to, "/"), rest...)
-			continue
-		case len(rest) > 0 && !i.IsDir():
-			return "", nil, &fs.PathError{Op: "resolve", Path: path, Err: syscall.ENOTDIR}
-		}
-		at = next
-	}
-	info, err := os.Lstat(filepath.Join(string(d), at))
-	return at, info, err
 }

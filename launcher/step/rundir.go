@@ -31,6 +31,9 @@ type State struct {
 	StopSignal int       `json:"stopSignal,omitempty"` // that of the image
 	Command    []string  `json:"command"`
 	Started    time.Time `json:"started"`
+	// Limited says that it has a control group, and NotLimited what that does not enforce.
+	Limited    bool     `json:"limited,omitempty"`
+	NotLimited []string `json:"notLimited,omitempty"`
 }
 
 // The names in a run directory.
@@ -40,6 +43,7 @@ const (
 	sockName  = "sock"
 	stageName = "root"
 	tempName  = "state.tmp"
+	givenName = "given" // what hooks add
 )
 
 // RunDirs returns the directories in which containers of this user may be found,
@@ -172,7 +176,7 @@ func (d *runDir) publish(s *State) error {
 
 // remove removes the directory and ends the lock.
 func (d *runDir) remove() error {
-	var errs []error
+	errs := []error{removeTree(d.file(givenName))}
 	for _, name := range d.orphan() {
 		if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
@@ -189,7 +193,9 @@ const treeName = "tree"
 
 // runNames and scratchNames are what may be in what a killed run leaves: a run directory,
 // and a scratch directory. One that has another name in it is not ours, wherever it lies.
-func runNames() []string     { return []string{lockName, stateName, tempName, sockName, stageName} }
+func runNames() []string {
+	return []string{lockName, stateName, tempName, sockName, stageName, givenName}
+}
 func scratchNames() []string { return []string{lockName, treeName, upperName, workName} }
 
 // Leftovers finds what killed runs left in the run directories and in the directory for

@@ -249,17 +249,21 @@ func TestDirRoot(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	d := dirRoot(dir)
+	d, err := openDirRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
 	for path, want := range map[string]string{
 		"/": "/", "": "/", "/..": "/", "/../etc/./": "/etc", "/bin": "/usr/bin", "/bin/..": "/usr",
 		"/abs": "/etc/file", "/up/file": "/etc/file", "/a/b/c/file": "/etc/file",
 	} {
-		if at, info, err := d.resolve(path); err != nil || at != want || info == nil {
+		if at, st, err := d.resolve(path); err != nil || at != want || st == nil {
 			t.Errorf("%s leads to %s, %v, want %s", path, at, err, want)
 		}
 	}
 	for path, want := range map[string]string{"/bin/new/x": "/usr/bin/new/x", "/dangling": "/missing", "/nowhere": "/nowhere"} {
-		if at, info, err := d.resolve(path); err != nil || at != want || info != nil {
+		if at, st, err := d.resolve(path); err != nil || at != want || st != nil {
 			t.Errorf("%s leads to %s, %v, want %s, missing", path, at, err, want)
 		}
 	}

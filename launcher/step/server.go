@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,8 +26,11 @@ type server struct {
 	cwd       string
 	environ   func(own spec.Request, environ []string) ([]string, error)
 	ranks     *ranks
-	log       *slog.Logger
-	wg        sync.WaitGroup
+	// outOfMemory says that the container ran out of its memory, if it did, with an exit
+	// code; it may be nil.
+	outOfMemory func(code int) error
+	log         *slog.Logger
+	wg          sync.WaitGroup
 }
 
 // listener is what serve uses of a net.UnixListener.
@@ -145,7 +149,7 @@ func (s *server) answer(ctx context.Context, c *net.UnixConn, answered func()) e
 		return err
 	}
 	defer func() { closeAll(files) }()
-	join := runtime.JoinProcess{Args: texts(req.Args), Cwd: string(req.Cwd), Terminal: req.Terminal}
+	join := runtime.JoinProcess{Args: texts(req.Args), Cwd: string(req.Cwd), Terminal: req.Terminal, Ignored: req.Ignored}
 	if join.Env, err = s.environment(req); err != nil {
 		return err
 	}
@@ -183,12 +187,13 @@ func (s *server) answer(ctx context.Context, c *net.UnixConn, answered func()) e
 		return errors.Join(err, p.Signal(syscall.SIGKILL), wait(p))
 	}
 	answered()
-	s.wg.Go(func() { follow(c, p) })
+	f := &follower{Process: p}
+	s.wg.Go(func() { f.follow(c) })
 	done := make(chan struct{})
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
-		tellStops(c, p, done)
+		f.tellStops(c, done)
 	}()
 	status, err := p.Wait()
 	close(done)
@@ -197,10 +202,15 @@ func (s *server) answer(ctx context.Context, c *net.UnixConn, answered func()) e
 		return err
 	}
 	reply := execReply{Exit: &status.Code}
+	if status.Signal == syscall.SIGKILL && s.outOfMemory != nil {
+		if err := s.outOfMemory(status.Code); err != nil {
+			return send(c, execReply{Error: toWire(err)})
+		}
+	}
 	if status.Signal == syscall.SIGKILL && s.container.Ending() {
 		reply = execReply{Error: toWire(&fault.Error{
 			What: errors.New("the command was ended because its container ended"),
-			Hint: "a container ends with the command that started it",
+			Hint: "a container lives until the gangway runs in it have ended, or the first one is told to; an exec ends with it",
 			Code: status.Code,
 		})}
 	}
@@ -223,23 +233,34 @@ func wait(p *runtime.Process) error {
 	return err
 }
 
+// follower is between a process and whoever asked for it.
+type follower struct {
+	*runtime.Process
+	typed atomic.Bool // a SIGSTOP is on its way in the place of a SIGTSTP
+}
+
 // follow passes signals on. When whoever asked goes away, the process is told as a
-// terminal would that hung up.
-func follow(c *net.UnixConn, p *runtime.Process) {
+// terminal would that hung up, and goes on if it was stopped: nobody else would let it.
+func (f *follower) follow(c *net.UnixConn) {
 	for {
 		var m execSignal
 		if _, err := receive(c, &m, 0); err != nil {
-			_ = p.Signal(syscall.SIGHUP) // it may have ended
+			_ = f.Signal(syscall.SIGHUP) // it may have ended
+			_ = f.Signal(syscall.SIGCONT)
 			return
 		}
 		sig := syscall.Signal(m.Signal)
-		if sig == syscall.SIGTSTP && byDefault(p.PID(), sig) {
+		if sig == syscall.SIGTSTP && byDefault(f.PID(), sig) {
 			// Else the kernel does nothing where the shell that started the supervisor
 			// is gone: it stops no orphaned process group.
 			sig = syscall.SIGSTOP
+			f.typed.Store(true)
+		}
+		if sig == syscall.SIGCONT {
+			f.typed.Store(false)
 		}
 		if sig > 0 && sig <= 64 {
-			_ = p.Signal(sig)
+			_ = f.Signal(sig)
 		}
 	}
 }
@@ -263,12 +284,12 @@ func byDefault(pid int, sig syscall.Signal) bool {
 }
 
 // tellStops tells whoever asked of stops, until done.
-func tellStops(c *net.UnixConn, p *runtime.Process, done <-chan struct{}) {
+func (f *follower) tellStops(c *net.UnixConn, done <-chan struct{}) {
 	for {
 		select {
-		case sig := <-p.Stopped():
-			if sig == syscall.SIGSTOP {
-				sig = syscall.SIGTSTP // see follow
+		case sig := <-f.Stopped():
+			if f.typed.Swap(false) && sig == syscall.SIGSTOP {
+				sig = syscall.SIGTSTP // as which it came; others' SIGSTOPs are not the caller's affair
 			}
 			_ = send(c, execReply{Stopped: int(sig)}) // if he is gone, nobody wants to know
 		case <-done:

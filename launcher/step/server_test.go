@@ -2,6 +2,7 @@ package step
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // shortOf is a listener of a process that has too few descriptors for a while.
@@ -147,5 +150,38 @@ func TestRequestBytes(t *testing.T) {
 	}
 	if a := texts(req.Args); len(a) != 2 || a[0] != raw || a[1] != "" || texts(req.Env)[0] != "A="+raw || string(req.Cwd) != "/"+raw {
 		t.Errorf("%q %q %q", req.Args, req.Env, req.Cwd)
+	}
+}
+
+// TestPeerUnknown: who asks is refused where it cannot be said which process that is.
+func TestPeerUnknown(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "socket"), os.NewFile(uintptr(pair[1]), "socket")
+	defer theirs.Close()
+	c, err := net.FileConn(ours)
+	if err := errors.Join(err, ours.Close()); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := checkPeer(c.(*net.UnixConn)); err != nil {
+		t.Error(err)
+	}
+	// A pidfd that there is no room for stands for one of a process that has ended, which
+	// only some kernels refuse.
+	var limit unix.Rlimit
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &limit); err != nil {
+		t.Fatal(err)
+	}
+	full := unix.Rlimit{Cur: 0, Max: limit.Max}
+	err = unix.Prlimit(0, unix.RLIMIT_NOFILE, &full, nil)
+	refused := checkPeer(c.(*net.UnixConn))
+	if err := errors.Join(err, unix.Prlimit(0, unix.RLIMIT_NOFILE, &limit, nil)); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(refused, syscall.EMFILE) {
+		t.Errorf("got %v", refused)
 	}
 }

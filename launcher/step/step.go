@@ -32,11 +32,13 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gangway-hpc/gangway/hooks/nvml"
 	"github.com/gangway-hpc/gangway/image"
 	"github.com/gangway-hpc/gangway/image/rootfs"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/fsx"
 	"github.com/gangway-hpc/gangway/runtime"
+	"github.com/gangway-hpc/gangway/runtime/cgroup"
 	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
@@ -95,6 +97,10 @@ type Options struct {
 	// half of the machine's memory.
 	RootSize int64
 	Timeout  time.Duration // from the start of the command; 0 is none
+
+	Limits  Limits
+	Devices Devices
+	Hooks   Hooks
 
 	Dirs       []string // for run directories, see RunDirs
 	Containers string   // for named containers, see NamedDir; empty: there are none
@@ -186,10 +192,20 @@ type step struct {
 	container  *runtime.Container
 	server     *server
 	ranks      *ranks
+	given      given // by hooks
+	ran        bool  // the command has
+	code       int   // with which it ended then
+	ending     ending
+	recorded   func() []nvml.Use
+	group      *cgroup.Group // nil: none is wanted
+	notLimited []string      // what the group does not enforce
+	memory     *cgroup.Watch // nil: there is no limit
+	ranksDir   *os.File      // that processes are made in; nil: there is none
 	confined   *confined
-	saved      string // directory of what was written
-	complete   bool   // the command ran to its end, or to that of its time
-	told       bool   // somebody wants this process to end
+	saved      string   // directory of what was written
+	complete   bool     // the command ran to its end, or to that of its time
+	told       bool     // somebody wants this process to end
+	lacking    []string // what the container is made without, as people are told
 	scratchDir string
 	mounted    time.Time // the image, in the container
 	closers    []func() error
@@ -407,7 +423,11 @@ func (s *step) join(ctx context.Context, j *joined) error {
 			Hint: "leave it out; once the container has ended: gangway container export " + s.Name + " -o FILE.sqsh",
 		}
 	}
-	if ignored := s.ignored(); len(ignored) > 0 {
+	ignored := s.ignored()
+	if err := s.refusesJoin(j.dir, ignored); err != nil {
+		return err
+	}
+	if len(ignored) > 0 {
 		s.Log.Warn("the container runs already, without these options, which are ignored", "container", s.Name, "options", strings.Join(ignored, " "))
 	}
 	if dir := s.Request.Workdir; dir != "" && !path.IsAbs(dir) {
@@ -429,15 +449,20 @@ func (s *step) run(ctx context.Context) error {
 	if ctx.Err() != nil { // a signal that came before
 		return context.Cause(ctx)
 	}
+	if err := s.startHooks(ctx); err != nil {
+		return err
+	}
 	if err := s.container.Start(); err != nil {
 		return explainCommand(err)
 	}
+	s.recorded = s.recordGPUs(ctx)
 	if s.Getenv("GOGC") == "" {
 		// Of a command that is not done by then, memory counts and not time.
 		small := time.AfterFunc(time.Second, func() { debug.SetGCPercent(50) })
 		defer small.Stop()
 	}
 	s.phase("start", "")
+	s.started(ctx)
 	var relay *relay
 	if t := s.container.Terminal(); t != nil {
 		var err error
@@ -448,7 +473,7 @@ func (s *step) run(ctx context.Context) error {
 	}
 	done := make(chan struct{})
 	watched := make(chan error, 1)
-	go func() { watched <- s.watch(signals, done) }()
+	go func() { watched <- s.watch(signals, relay, done) }()
 	status, err := s.container.Wait()
 	close(done)
 	cause := <-watched
@@ -456,13 +481,14 @@ func (s *step) run(ctx context.Context) error {
 	s.phase("command", "")
 	switch {
 	case cause != nil:
-		return cause
+		err = cause
 	case err != nil:
-		return err
 	case status.Code != 0:
-		return fault.Exit(status.Code)
+		err = fault.Exit(status.Code)
 	}
-	return nil
+	err = s.used(err)
+	s.endedWith(err)
+	return err
 }
 
 // grace is how long a command has to end by itself once its time is over.
@@ -470,15 +496,17 @@ const grace = 10 * time.Second
 
 // watch passes signals on, and ends the container when its time is over or its root is
 // gone; it returns why.
-func (s *step) watch(signals <-chan os.Signal, done <-chan struct{}) (cause error) {
-	var limit, kill <-chan time.Time
+func (s *step) watch(signals <-chan os.Signal, relay *relay, done <-chan struct{}) (cause error) {
+	var limit, kill, tell <-chan time.Time
 	if s.Timeout > 0 {
 		limit = time.After(s.Timeout)
 	}
+	waiting := s.ranks.waiting
 	for {
 		select {
 		case sig := <-signals:
-			if sig == syscall.SIGINT || sig == syscall.SIGTERM {
+			// There may be no command any more that would end by the others.
+			if sig == syscall.SIGINT || sig == syscall.SIGTERM || waiting == nil && (sig == syscall.SIGHUP || sig == syscall.SIGQUIT) {
 				s.told = true
 				s.ranks.end()
 			}
@@ -486,6 +514,18 @@ func (s *step) watch(signals <-chan os.Signal, done <-chan struct{}) (cause erro
 			_ = s.container.Signal(sig.(syscall.Signal))
 		case sig := <-s.container.Stopped():
 			stopWith(sig)
+		case <-waiting:
+			// From here on it is about the commands of others: neither the time nor the
+			// terminal is theirs.
+			waiting, limit, kill = nil, nil, nil
+			if relay != nil {
+				relay.stop()
+			}
+			tell = time.After(shortPatience)
+		case <-tell:
+			if n := s.ranks.count(); n > 0 {
+				s.Log.Warn("the command has ended; waiting for those of others in the container, until interrupted", "commands", n)
+			}
 		case <-limit:
 			cause = tooLong(s.Timeout)
 			s.ranks.end()

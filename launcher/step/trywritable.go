@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 
 	"github.com/gangway-hpc/gangway/image/rootfs"
-	"github.com/gangway-hpc/gangway/runtime"
 	"github.com/gangway-hpc/gangway/runtime/spec"
 )
 
@@ -20,7 +20,8 @@ const probeProgram = "/gangway"
 // errProbe says that something could not be done in the probe's container.
 var errProbe = errors.New("a writable container cannot be used")
 
-// tryWritable runs the probe on a rung.
+// tryWritable runs the probe on a rung. What a container lacks here besides, the next one
+// says; and this one needs no seal, since only this program itself runs in it.
 func tryWritable(ctx context.Context, o Options, rung string) (err error) {
 	host, err := readHost(nil, o.Getenv)
 	if err != nil {
@@ -31,7 +32,7 @@ func tryWritable(ctx context.Context, o Options, rung string) (err error) {
 		return fmt.Errorf("find this program: %w", err)
 	}
 	s := &step{ranks: newRanks(), Options: Options{
-		Dirs: o.Dirs, Log: o.Log, Getenv: o.Getenv,
+		Dirs: o.Dirs, Log: slog.New(slog.DiscardHandler), Getenv: o.Getenv, Unsealed: true,
 		Request: spec.Request{
 			Command: append([]string{probeProgram}, o.Probe...), Writable: true, Export: "NONE",
 			Mounts: []spec.Mount{{Type: spec.Bind, Source: program, Target: probeProgram, Options: []string{"bind", "ro"}, Kind: spec.RegularFile}},
@@ -65,8 +66,8 @@ func (s *step) runProbe(ctx context.Context, rung string) error {
 	if err != nil {
 		return err
 	}
-	if s.container, err = runtime.Prepare(ctx, c); err != nil {
-		return explain(err)
+	if err := s.try(ctx, c); err != nil {
+		return err
 	}
 	s.onClose(s.container.Close)
 	return s.run(ctx)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"syscall"
-	_ "unsafe" // for go:linkname
+	"unsafe" // for go:linkname, too
 
 	"golang.org/x/sys/unix"
 )
@@ -25,6 +25,8 @@ func runtimeAfterForkInChild()
 type Child struct {
 	PID   int
 	PidFD int // -1 where the kernel has none (before Linux 5.2)
+	// InCgroup says that it was made in the cgroup that it should be in.
+	InCgroup bool
 }
 
 // Start makes the process. Before it returns the process may have done all or nothing.
@@ -33,24 +35,36 @@ func (m *Machine) Start() (Child, error) {
 	// No other thread may be about to make a descriptor that is not yet marked to
 	// be closed.
 	syscall.ForkLock.Lock()
-	pid, errno := m.spawn(m.flags | unix.CLONE_PIDFD | uintptr(syscall.SIGCHLD))
+	into := m.args.cgroup != 0
+	pid, errno := uintptr(0), uintptr(syscall.ENOSYS)
+	if into {
+		pid, errno = m.spawn(0)
+	}
+	if errno != 0 { // whatever it is: the caller can still move it
+		into = false
+		pid, errno = m.spawn(m.flags | unix.CLONE_PIDFD | uintptr(syscall.SIGCHLD))
+	}
 	syscall.ForkLock.Unlock()
 	runtime.KeepAlive(m)
 	if errno != 0 {
 		return Child{}, fmt.Errorf("clone: %w", syscall.Errno(errno))
 	}
-	return Child{PID: int(pid), PidFD: int(m.pidfd)}, nil
+	return Child{PID: int(pid), PidFD: int(m.pidfd), InCgroup: into}, nil
 }
 
-// spawn forks. The new process never returns from it.
+// spawn forks, without flags into a cgroup. The new process never returns from it.
 //
 //go:noinline
 //go:norace
 //go:nocheckptr
 func (m *Machine) spawn(flags uintptr) (pid, errno uintptr) {
 	runtimeBeforeFork()
-	// The third argument is where the pidfd goes, on amd64 and arm64 alike.
-	pid, errno = sys(unix.SYS_CLONE, flags, 0, m.pidfdAddr, 0, 0, 0)
+	if flags == 0 {
+		pid, errno = sys(unix.SYS_CLONE3, m.argsAddr, unsafe.Sizeof(m.args), 0, 0, 0, 0)
+	} else {
+		// The third argument is where the pidfd goes, on amd64 and arm64 alike.
+		pid, errno = sys(unix.SYS_CLONE, flags, 0, m.pidfdAddr, 0, 0, 0)
+	}
 	if errno != 0 || pid != 0 {
 		runtimeAfterFork()
 		return pid, errno

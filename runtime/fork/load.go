@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gangway-hpc/gangway/runtime/plan"
 )
 
@@ -69,6 +71,8 @@ type Machine struct {
 
 	pidfd     int32
 	pidfdAddr uintptr
+	args      cloneArgs
+	argsAddr  uintptr
 
 	rec     [2]uint32
 	recAddr uintptr
@@ -108,6 +112,11 @@ type Machine struct {
 	swallow uint64  // signals of the terminal that the supervisor will send, too
 }
 
+// cloneArgs is struct clone_args (linux/sched.h) of Linux 5.7.
+type cloneArgs struct {
+	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
+}
+
 type pollfd struct {
 	fd      int32
 	events  int16
@@ -117,6 +126,7 @@ type pollfd struct {
 // Options are what a Machine has besides a plan.
 type Options struct {
 	CloseRange bool // close_range(2) may be used
+	Cgroup     int  // directory of version 2 that the process is made in, if the kernel lets it; 0: none
 	Apart      bool // the first process has a session of its own
 }
 
@@ -134,6 +144,10 @@ func Load(p *plan.Plan, fds []int, o Options) (*Machine, error) {
 		m.regs[i+1] = uintptr(fd)
 	}
 	m.addresses()
+	m.args = cloneArgs{
+		flags: uint64(m.flags | unix.CLONE_PIDFD | unix.CLONE_INTO_CGROUP), pidfd: uint64(m.pidfdAddr),
+		exitSignal: uint64(syscall.SIGCHLD), cgroup: uint64(o.Cgroup),
+	}
 	m.findGaps(fds)
 	index := 0
 	for _, part := range []struct {
@@ -166,6 +180,7 @@ func (m *Machine) addresses() {
 	m.msg.Control, m.msg.Controllen = (*byte)(unsafe.Pointer(&m.cmsg)), uint64(unsafe.Sizeof(m.cmsg))
 	m.cmsg.n, m.cmsg.level, m.cmsg.kind = 20, syscall.SOL_SOCKET, syscall.SCM_RIGHTS
 	m.pidfdAddr = uintptr(unsafe.Pointer(&m.pidfd))
+	m.argsAddr = uintptr(unsafe.Pointer(&m.args))
 	m.recAddr = uintptr(unsafe.Pointer(&m.rec))
 	m.msgAddr = uintptr(unsafe.Pointer(&m.msg))
 	m.wordAddr = uintptr(unsafe.Pointer(&m.word))

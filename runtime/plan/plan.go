@@ -45,6 +45,7 @@ const (
 	NoteRoot                     // the root's layers are ready for a program
 	NoteServed                   // it goes on when the image is served
 	NoteReady                    // all but the execve is done
+	NoteEnter                    // a process is about to join
 )
 
 // Reg is a register: a descriptor's number, known when the container is made.

@@ -180,6 +180,20 @@ func (b *builder) add(m specs.Mount, droppable bool) {
 	b.droppable[m.Destination] = droppable
 }
 
+// Mount adds a mount over all others, on a directory or else a file. It is called before
+// Settle.
+func (r *Result) Mount(m specs.Mount, dir bool) {
+	kind := "file"
+	if dir {
+		kind = "dir"
+	}
+	m.Options = append(slices.Clone(m.Options), "x-create="+kind)
+	if r.further.mountAbove(m.Destination) == "" {
+		r.Mountpoints = append(r.Mountpoints, Mountpoint{m.Destination, dir})
+	}
+	r.Spec.Mounts = append(r.Spec.Mounts, m)
+}
+
 // mountpoints lists the mount points that the root needs: those that do not lie
 // below an earlier mount.
 func (b *builder) mountpoints() {

@@ -6,7 +6,7 @@ import (
 )
 
 func (b *builder) file(name string, content []byte, mode uint32) {
-	b.Files = append(b.Files, File{name, content, mode})
+	b.Files = append(b.Files, File{Path: name, Content: content, Mode: mode})
 }
 
 // hostFiles are what the image cannot know of the machine: its names, and its time zone,

@@ -44,7 +44,7 @@ type Host struct {
 	Hostname    string
 	Cwd         string   // absolute
 	Environ     []string // as os.Environ gives it
-	Umask       *uint32  // nil: unknown, the container has that of the process that makes it
+	Umask       *uint32  // nil: unknown, the container has 022
 	MemTotal    int64    // bytes that /dev/shm may grow to; 0: the kernel's default
 	Hosts       []byte   // content of /etc/hosts
 	ResolvConf  []byte   // content of /etc/resolv.conf
@@ -90,11 +90,12 @@ type Root interface {
 	Exists(path string) bool
 }
 
-// File is a file that the root has instead of the image's own.
+// File is a file, or a symbolic link, that the root has instead of the image's own.
 type File struct {
 	Path    string
 	Content []byte
 	Mode    uint32
+	Link    string // what a link says; empty: it is none
 }
 
 // Mountpoint is a directory, or else a file, that has to be in the root.

@@ -50,7 +50,7 @@ func main() {
 	flag.StringVar(&b.usr, "tree", "/usr", "the large tree to make images of")
 	flag.StringVar(&b.kind, "image-kind", "torch", "the image to pull: torch or small (test/images/build.sh)")
 	flag.StringVar(&b.images, "images", "", "where built images are kept, in DIR/KIND (default ~/.cache/gangway-bench/images)")
-	only := flag.String("only", "", "comma-separated parts: start, write, memory, splice, read, image, run, exec, rootfs, resident, together")
+	only := flag.String("only", "", "comma-separated parts: start, write, memory, splice, read, image, run, exec, rootfs, resident, together, hooks")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -83,6 +83,7 @@ func (b *bench) run(only string) error {
 		{"rootfs", b.rootfs},
 		{"resident", b.resident},
 		{"together", b.together},
+		{"hooks", b.hooks},
 	} {
 		if only != "" && !strings.Contains(","+only+",", ","+part.name+",") {
 			continue
