@@ -57,7 +57,7 @@ func TestScripts(t *testing.T) {
 // built by another process.
 func watchSources(t *testing.T) {
 	t.Helper()
-	for _, dir := range []string{"../cmd", "../hooks", "../image", "../internal", "../launcher", "../runtime", "../squashfs", "../go.mod"} {
+	for _, dir := range []string{"../cmd", "../hooks", "../image", "../internal", "../launcher", "../runtime", "../sched", "../squashfs", "../go.mod"} {
 		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 			if err == nil {
 				_, err = os.Stat(path)

@@ -1,0 +1,233 @@
+package slurm
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+)
+
+const partitionKeys = "PartitionName AllocNodes AllowAccounts AllowGroups AllowQos AllowUsers Alternate CpuBind Default " +
+	"DefaultTime DefCpuPerGPU DefMemPerCPU DefMemPerGPU DefMemPerNode DenyAccounts DenyQos DenyUsers DisableRootJobs " +
+	"ExclusiveTopo ExclusiveUser GraceTime Hidden JobDefaults LLN MaxCPUsPerNode MaxCPUsPerSocket MaxCPUsPerUser " +
+	"MaxMemPerCPU MaxMemPerNode MaxNodes MaxTime MinNodes Nodes OverSubscribe OverTimeLimit PowerDownOnIdle PreemptMode " +
+	"Priority PriorityJobFactor PriorityTier QOS ReqResv ResumeTimeout RootOnly SelectTypeParameters Shared State " +
+	"SuspendTime SuspendTimeout Topology TRESBillingWeights"
+
+// partitionLine reads a line that begins with PartitionName.
+func (r *reader) partitionLine(l line) error {
+	l, isDefault := withDefaults(l, &r.conf.partDefaults)
+	// The defaults of Slurm: every partition has a factor and a tier of 1.
+	p := job.Partition{
+		Priority: 1, Tier: 1, Exclusive: r.conf.linear,
+		MemoryPerCPU: r.conf.memPerCPU, MemoryPerNode: r.conf.memPerNode,
+	}
+	for _, pair := range l.pairs[1:] {
+		if err := r.partitionKey(l, pair, &p); err != nil {
+			return err
+		}
+	}
+	if isDefault {
+		return nil
+	}
+	if p.MaxNodes > 0 && p.MinNodes > p.MaxNodes {
+		return l.bad(pair{"MinNodes", strconv.Itoa(p.MinNodes)}, "no more than MaxNodes="+strconv.Itoa(p.MaxNodes))
+	}
+	if p.MaxTime > 0 && p.DefaultTime > p.MaxTime {
+		r.warn(l, "DefaultTime is longer than MaxTime: taken for %s", FormatTime(p.MaxTime))
+		p.DefaultTime = p.MaxTime
+	}
+	r.shareMemory(&p)
+	names, err := Expand(l.pairs[0].value)
+	if err != nil {
+		return l.errorf("%s: %w", l.pairs[0].key, err)
+	}
+	for _, name := range names {
+		one := p
+		one.Name = name
+		for _, other := range r.cluster.Partitions {
+			if other.Name == name {
+				return l.bad(l.pairs[0], "each partition once: "+name+" has a line already")
+			}
+			if other.Default && one.Default {
+				return l.bad(pair{"Default", "YES"}, "one default partition: "+other.Name+" is it already")
+			}
+		}
+		r.cluster.Partitions = append(r.cluster.Partitions, one)
+	}
+	return nil
+}
+
+// shareMemory gives jobs that ask for none their share where Slurm does not hand out
+// memory: by default they would get all of the node's, and no two would share one.
+func (r *reader) shareMemory(p *job.Partition) {
+	if r.conf.memory || p.MemoryPerCPU > 0 || p.MemoryPerNode > 0 {
+		return
+	}
+	share := int64(math.MaxInt64)
+	for _, name := range p.Nodes {
+		if i, ok := r.named[name]; ok {
+			n := r.cluster.Nodes[i]
+			share = min(share, n.Memory/int64(n.CPUs))
+		}
+	}
+	if share < math.MaxInt64 {
+		p.MemoryPerCPU = share
+	}
+}
+
+// partitionKey reads one key of a partition line.
+func (r *reader) partitionKey(l line, v pair, p *job.Partition) error {
+	var err error
+	var n int64
+	switch strings.ToLower(v.key) {
+	case "nodes":
+		p.Nodes, err = r.partitionNodes(l, v)
+	case "default":
+		p.Default, err = yes(l, v)
+	case "maxtime":
+		p.MaxTime, err = span(l, v)
+	case "defaulttime":
+		if !strings.EqualFold(v.value, "NONE") {
+			p.DefaultTime, err = span(l, v)
+		}
+	case "minnodes":
+		p.MinNodes, err = count(l, v, 0, math.MaxInt32)
+	case "maxnodes":
+		if !strings.EqualFold(v.value, "UNLIMITED") && !strings.EqualFold(v.value, "INFINITE") {
+			p.MaxNodes, err = count(l, v, 1, math.MaxInt32)
+		}
+	case "priority":
+		n, err = number(l, v, 0, 65533)
+		p.Priority, p.Tier = uint32(n), uint32(n)
+	case "priorityjobfactor":
+		n, err = number(l, v, 0, 65533)
+		p.Priority = uint32(n)
+	case "prioritytier":
+		n, err = number(l, v, 0, 65533)
+		p.Tier = uint32(n)
+	case "allowgroups":
+		p.AllowGroups = allowList(v)
+	case "allowaccounts":
+		p.AllowAccount = allowList(v)
+	case "allowqos":
+		p.AllowQOS = allowList(v)
+	case "allowusers":
+		p.AllowUsers = allowList(v)
+	case "denyusers":
+		p.DenyUsers = splitList(v.value)
+	case "denyaccounts":
+		p.DenyAccount = splitList(v.value)
+	case "denyqos":
+		p.DenyQOS = splitList(v.value)
+	case "oversubscribe", "shared":
+		err = overSubscribe(l, v, p)
+	case "state":
+		p.State, err = partitionState(l, v)
+	case "defmempercpu":
+		p.MemoryPerCPU, err = number(l, v, 0, math.MaxInt64>>20)
+		p.MemoryPerNode = 0
+	case "defmempernode":
+		p.MemoryPerNode, err = number(l, v, 0, math.MaxInt64>>20)
+		p.MemoryPerCPU = 0
+	default:
+		if !isOneOf(v.key, partitionKeys) {
+			return l.errorf("%s: unknown in a line of a partition; valid are %s", v.key, strings.ReplaceAll(partitionKeys, " ", ", "))
+		}
+		r.ignore(l, v)
+	}
+	return err
+}
+
+// partitionNodes is the list of nodes: ALL, names, and names of node sets. Nodes that no
+// line defines are expected to come.
+func (r *reader) partitionNodes(l line, v pair) ([]string, error) {
+	words, err := hosts(l, v)
+	if err != nil {
+		return nil, err
+	}
+	var all, unknown []string
+	seen := map[string]bool{}
+	add := func(name string) {
+		if !seen[name] {
+			seen[name] = true
+			all = append(all, name)
+		}
+	}
+	for _, word := range words {
+		feature, isFeature := r.conf.featureSets[word]
+		names, isSet := r.conf.nodeSets[word]
+		switch {
+		case strings.EqualFold(word, "ALL") || isFeature:
+			for _, n := range r.cluster.Nodes {
+				if !isFeature || slices.Contains(n.Features, feature) {
+					add(n.Name)
+				}
+			}
+		case isSet:
+			for _, name := range names {
+				add(name)
+			}
+		default:
+			if add(word); !r.known(word) {
+				unknown = append(unknown, word)
+			}
+		}
+	}
+	if len(unknown) > 0 {
+		r.warn(l, "no line defines %s: expected to come", Fold(unknown))
+	}
+	return all, nil
+}
+
+func (r *reader) known(node string) bool {
+	_, ok := r.named[node]
+	return ok
+}
+
+// allowList is a list of names, nil for all.
+func allowList(v pair) []string {
+	if strings.EqualFold(v.value, "ALL") {
+		return nil
+	}
+	return splitList(v.value)
+}
+
+func overSubscribe(l line, v pair, p *job.Partition) error {
+	kind, jobs, found := strings.Cut(strings.ToUpper(v.value), ":")
+	p.Exclusive, p.Oversubscribe = false, 0
+	switch {
+	case kind == "EXCLUSIVE" && !found:
+		p.Exclusive = true
+		return nil
+	case kind == "NO" && !found:
+		return nil
+	case kind == "YES" || kind == "FORCE":
+		p.Oversubscribe = 4 // Slurm's default
+		if n, err := parseNumber(jobs); found && (err != nil || n < 1 || n > math.MaxUint16) {
+			break
+		} else if found {
+			p.Oversubscribe = int(n)
+		}
+		return nil
+	}
+	return l.bad(v, "EXCLUSIVE, NO, YES[:JOBS] or FORCE[:JOBS]")
+}
+
+func partitionState(l line, v pair) (job.PartitionState, error) {
+	switch strings.ToUpper(v.value) {
+	case "UP":
+		return job.PartitionUp, nil
+	case "DOWN":
+		return job.PartitionDown, nil
+	case "DRAIN":
+		return job.PartitionDrain, nil
+	case "INACTIVE":
+		return job.PartitionInactive, nil
+	}
+	return 0, l.bad(v, "one of UP, DOWN, DRAIN, INACTIVE")
+}
+
+func formatInt(n int64) string { return strconv.FormatInt(n, 10) }

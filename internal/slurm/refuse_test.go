@@ -1,0 +1,104 @@
+package slurm_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/slurm"
+)
+
+// TestRefusals: each text is refused with file, line, value and what is valid.
+func TestRefusals(t *testing.T) {
+	const nodes = "NodeName=n[1-4] CPUs=4\n"
+	for _, c := range []struct{ file, text, want string }{
+		{"slurm.conf", "NodeName=n1 CPUs=-1", "slurm.conf:1: CPUs=-1: want a whole number from 1 to 65535"},
+		{"slurm.conf", "NodeName=n1 CPUs=1.5", "slurm.conf:1: CPUs=1.5: want a whole number"},
+		{"slurm.conf", "\n\nNodeName=n1 \\\nRealMemory=99999999999999999999", "slurm.conf:3: RealMemory=99999999999999999999: want a whole number from 1"},
+		{"slurm.conf", "NodeName=n1 RealMem=5", "slurm.conf:1: RealMem: unknown in a line of nodes; valid are NodeName, "},
+		{"slurm.conf", "NodeName=n1 State=SLEEPY", "slurm.conf:1: State=SLEEPY: want one of UNKNOWN, IDLE, DOWN"},
+		{"slurm.conf", "NodeName=n1 Gres=gpu:-2", "slurm.conf:1: Gres=gpu:-2: want NAME[:TYPE][:COUNT]"},
+		{"slurm.conf", "NodeName=n[1-4 CPUs=1", "slurm.conf:1: NodeName: hostlist=n[1-4: want a ] after each ["},
+		{"slurm.conf", "NodeName=n[1-4]\nNodeName=n3", "slurm.conf:2: NodeName=n3: want each node once: n3 has a line already"},
+		{"slurm.conf", "NodeName=n1 MemSpecLimit=5 RealMemory=5", "MemSpecLimit=5: want less than RealMemory"},
+		{"slurm.conf", "NodeName=n[1-2] NodeAddr=a[1-3]", "NodeAddr=a[1-3]: want as many addresses"},
+		{"slurm.conf", "NodeName=n1 CPUs", "slurm.conf:1: CPUs: want key=value"},
+		{"slurm.conf", "NodeName=n1 Reason=\"a b", "slurm.conf:1: Reason=\"\\\"a b\": want a closing quote"},
+		{"slurm.conf", "NodeName=", "slurm.conf:1: NodeName=\"\": want a value"},
+		{"slurm.conf", "MaxArraySize=4000002", "slurm.conf:1: MaxArraySize=4000002: want a whole number from 0 to 4000001"},
+		{"slurm.conf", "TopologyPlugin=topology/donut", "TopologyPlugin=topology/donut: want one of topology/tree"},
+		{"slurm.conf", "Licenses=a:1,a:2", "Licenses=a:1,a:2: want NAME[:COUNT]"},
+		{"slurm.conf", "Licenses=a:-1", "Licenses=a:-1: want NAME[:COUNT]"},
+		{"slurm.conf", "PriorityWeightAge=4294967296", "PriorityWeightAge=4294967296: want a whole number from 0 to 4294967295"},
+		{"slurm.conf", "PriorityMaxAge=1w", "PriorityMaxAge=1w: want minutes, or one of"},
+		{"slurm.conf", "PriorityFavorSmall=maybe", "want YES or NO"},
+		{"slurm.conf", "SchedulerParameters=bf_continue,max_switch_wait=-3", "SchedulerParameters=max_switch_wait=-3: want a whole number"},
+		{"slurm.conf", "Include other.conf", "slurm.conf:1: Include other.conf: open other.conf: file does not exist"},
+		{"slurm.conf", "Include slurm.conf", "slurm.conf:1: Include slurm.conf: the file includes itself"},
+		{"slurm.conf", nodes + "PartitionName=p Nodes=n1 MaxTime=soon", "slurm.conf:2: MaxTime=soon: want minutes, or one of M:S"},
+		{"slurm.conf", nodes + "PartitionName=p Nodes=n1 State=OPEN", "want one of UP, DOWN, DRAIN, INACTIVE"},
+		{"slurm.conf", nodes + "PartitionName=p Nodes=n1 MinNodes=3 MaxNodes=2", "MinNodes=3: want no more than MaxNodes=2"},
+		{"slurm.conf", nodes + "PartitionName=p Nodes=n1\nPartitionName=p Nodes=n2", "slurm.conf:3: PartitionName=p: want each partition once"},
+		{"slurm.conf", nodes + "PartitionName=p Default=YES\nPartitionName=q Default=YES", "slurm.conf:3: Default=YES: want one default partition: p is it already"},
+		{"slurm.conf", nodes + "PartitionName=p OverSubscribe=FORCE:0", "OverSubscribe=FORCE:0: want EXCLUSIVE, NO, YES[:JOBS]"},
+		{"slurm.conf", nodes + "PartitionName=p Colour=red", "slurm.conf:2: Colour: unknown in a line of a partition"},
+		{"slurm.conf", "NodeSet=x Colour=red", "NodeSet=x: want Nodes= or Feature="},
+		{"gres.conf", "NodeName=n1 Name=gpu File=/dev/nvidia[0-3] Count=3", "gres.conf:1: Count=3: want as many as File= has: 4"},
+		{"gres.conf", "NodeName=n1 Name=gpu Cores=0-x", "gres.conf:1: Cores=0-x: want numbers of cores"},
+		{"gres.conf", "NodeName=n1 Name=gpu Links=1,b", "gres.conf:1: Links=1,b: want numbers"},
+		{"gres.conf", "NodeName=n1 Type=gpu", "gres.conf:1: want Name= on the line"},
+		{"gres.conf", "AutoDetect=magic", "gres.conf:1: AutoDetect=magic: want one of nvml"},
+		{"gres.conf", "NodeName=n1 Name=gpu Files=/dev/x", "gres.conf:1: Files: unknown in gres.conf"},
+		{"topology.conf", "SwitchName=a Nodes=n1\nSwitchName=a Nodes=n2", "topology.conf:2: SwitchName=a: want each switch once"},
+		{"topology.conf", "SwitchName=a Nodes=n1\nSwitchName=b Nodes=n[1-2]", "topology.conf:2: Nodes=n[1-2]: want each name below one parent: n1 is below a too (topology.conf:1)"},
+		{"topology.conf", "SwitchName=a Nodes=n1\nSwitchName=b Switches=a\nSwitchName=c Switches=a", "topology.conf:3: Switches=a: want each name below one parent: a is below b too"},
+		{"topology.conf", "SwitchName=b Switches=a,z\nSwitchName=a Nodes=n1", "topology.conf:1: Switches=z: want switches that have a line of their own"},
+		{"topology.conf", "SwitchName=a Switches=b\nSwitchName=b Switches=a", "topology.conf:1: SwitchName=a: it is above itself: a < b < a"},
+		{"topology.conf", "SwitchName=x Switches=x", "it is above itself: x < x"},
+		{"topology.conf", "SwitchName=a", "topology.conf:1: SwitchName=a: want either Switches= or Nodes="},
+		{"topology.conf", "SwitchName=a Nodes=n1 Switches=b", "want either Switches= or Nodes="},
+		{"topology.conf", "BlockName=a Nodes=n1\nBlockName=b Nodes=n1", "topology.conf:2: Nodes=n1: want each name below one parent"},
+		{"topology.conf", "BlockSizes=4,6", "BlockSizes=4,6: want rising sizes"},
+		{"topology.conf", "BlockSizes=0", "want a whole number from 1"},
+		{"topology.conf", "Ring=a", "topology.conf:1: Ring: unknown in topology.conf; valid are SwitchName"},
+	} {
+		files := map[string]string{"slurm.conf": nodes, c.file: c.text}
+		if c.file == "slurm.conf" {
+			files["slurm.conf"] = c.text
+		}
+		_, err := slurm.LoadFS(dir(files), "slurm.conf")
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v\nwant %q", c.text, err, c.want)
+		}
+	}
+}
+
+// FuzzLoad: whatever the files have, nothing breaks, and what is read keeps its promises.
+func FuzzLoad(f *testing.F) {
+	f.Add(guide["slurm.conf"]+guide["nodes.conf"], guide["gres.conf"], guide["topology.conf"])
+	f.Add("NodeName=n[1-8] Gres=gpu:4\nPartitionName=p Nodes=ALL", "Name=gpu File=/dev/nvidia[0-3] Links=0,0", "BlockName=a Nodes=n[1-4]\nBlockSizes=4")
+	f.Fuzz(func(t *testing.T, conf, gres, topology string) {
+		if strings.Contains(strings.ToLower(conf+gres+topology), "include") || strings.Count(conf, "[") > 4 {
+			return // files outside; large lists
+		}
+		c, err := slurm.LoadFS(dir(map[string]string{"slurm.conf": conf, "gres.conf": gres, "topology.conf": topology}), "slurm.conf")
+		if err != nil {
+			return
+		}
+		for _, n := range c.Nodes {
+			if n.Name == "" || n.CPUs < 1 || n.Memory < 1 || n.Sockets < 1 {
+				t.Fatalf("%+v", n)
+			}
+			for _, g := range n.GRES {
+				if g.Count < 0 || g.Links != nil && int64(len(g.Links)) != g.Count || g.Sockets != nil && int64(len(g.Sockets)) != g.Count {
+					t.Fatalf("%+v", n)
+				}
+			}
+		}
+		for _, p := range c.Partitions {
+			if p.MaxTime < 0 || p.MaxTime == job.Forever || p.MaxNodes < 0 {
+				t.Fatalf("%+v", p)
+			}
+		}
+	})
+}

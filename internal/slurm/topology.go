@@ -1,0 +1,203 @@
+package slurm
+
+import (
+	"math"
+	"path"
+	"strings"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+)
+
+const topologyKeys = "SwitchName, Switches, Nodes, LinkSpeed, BlockName, BlockSizes"
+
+// tree is what is known while topology.conf is read.
+type tree struct {
+	at     map[string]line   // where a switch or block is defined, by its name
+	parent map[string]string // of a switch or a node, the switch or block that has it
+}
+
+// topologyConf reads topology.conf beside slurm.conf. Lines may come in any order.
+func (r *reader) topologyConf(name string) error {
+	if r.conf.topology == "flat" || r.conf.topology == "none" || r.conf.topology == "default" {
+		return nil
+	}
+	n := &r.cluster.Network
+	switches, blocks := tree{map[string]line{}, map[string]string{}}, tree{map[string]line{}, map[string]string{}}
+	err := r.eachLine(path.Join(path.Dir(name), "topology.conf"), true, func(l line) error {
+		switch l.kind() {
+		case "switchname":
+			return r.switchLine(l, &switches)
+		case "blockname":
+			return r.blockLine(l, &blocks)
+		case "blocksizes":
+			return blockSizes(l, n)
+		}
+		return l.errorf("%s: unknown in topology.conf; valid are %s", l.pairs[0].key, topologyKeys)
+	})
+	if err != nil {
+		return err
+	}
+	if err := checkTree(n.Switches, switches); err != nil {
+		return err
+	}
+	leaf, block := map[string]string{}, map[string]string{}
+	for _, s := range n.Switches {
+		for _, node := range s.Nodes {
+			leaf[node] = s.Name
+		}
+	}
+	for _, b := range n.Blocks {
+		for _, node := range b.Nodes {
+			block[node] = b.Name
+		}
+	}
+	for i := range r.cluster.Nodes {
+		node := &r.cluster.Nodes[i]
+		if s, ok := leaf[node.Name]; ok {
+			node.Switch = s
+		}
+		if b, ok := block[node.Name]; ok {
+			node.Block = b
+		} else if r.conf.topology == "block" && len(n.Blocks) > 0 && node.Switch != "" {
+			node.Block, node.Switch = node.Switch, "" // of Topology= on the node's line
+		}
+	}
+	return nil
+}
+
+// switchLine reads "SwitchName=s1 Switches=..." or "... Nodes=...".
+func (r *reader) switchLine(l line, t *tree) error {
+	names, err := hosts(l, l.pairs[0])
+	if err != nil {
+		return err
+	}
+	if len(names) != 1 {
+		return l.bad(l.pairs[0], "one switch a line")
+	}
+	s := job.Switch{Name: names[0]}
+	if _, twice := t.at[s.Name]; twice {
+		return l.bad(l.pairs[0], "each switch once: it has a line already")
+	}
+	t.at[s.Name] = l
+	for _, p := range l.pairs[1:] {
+		switch strings.ToLower(p.key) {
+		case "switches":
+			// Guides also write s1:s2. No name has a colon.
+			if strings.Contains(p.value, ":") {
+				r.warn(l, "Switches=%s: the names are taken for separated by commas", p.value)
+				p.value = strings.ReplaceAll(p.value, ":", ",")
+			}
+			if s.Switches, err = t.children(l, p, s.Name); err != nil {
+				return err
+			}
+		case "nodes":
+			if s.Nodes, err = t.children(l, p, s.Name); err != nil {
+				return err
+			}
+			r.warnUnknown(l, s.Nodes)
+		case "linkspeed":
+			r.ignore(l, p)
+		default:
+			return l.errorf("%s: unknown in topology.conf; valid are %s", p.key, topologyKeys)
+		}
+	}
+	if (s.Nodes == nil) == (s.Switches == nil) {
+		return l.errorf("SwitchName=%s: want either Switches= or Nodes=", s.Name)
+	}
+	r.cluster.Network.Switches = append(r.cluster.Network.Switches, s)
+	return nil
+}
+
+// children are the names below a switch, none of which may have another parent.
+func (t *tree) children(l line, p pair, parent string) ([]string, error) {
+	names, err := hosts(l, p)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		key := strings.ToLower(p.key[:1]) + "/" + name // switches and nodes have names of their own
+		if other, ok := t.parent[key]; ok {
+			return nil, l.bad(p, "each name below one parent: "+name+" is below "+other+" too ("+l.file+":"+formatInt(int64(t.at[other].number))+")")
+		}
+		t.parent[key] = parent
+	}
+	return names, nil
+}
+
+func (r *reader) warnUnknown(l line, names []string) {
+	var unknown []string
+	for _, name := range names {
+		if !r.known(name) {
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) > 0 {
+		r.warn(l, "no line of slurm.conf defines %s: expected to come", Fold(unknown))
+	}
+}
+
+// checkTree proves that every child is there, and that nobody is above itself.
+func checkTree(switches []job.Switch, t tree) error {
+	for _, s := range switches {
+		for _, child := range s.Switches {
+			if _, ok := t.at[child]; !ok {
+				return t.at[s.Name].bad(pair{"Switches", child}, "switches that have a line of their own")
+			}
+		}
+	}
+	for _, s := range switches {
+		path := []string{s.Name}
+		for at, ok := t.parent["s/"+s.Name]; ok; at, ok = t.parent["s/"+at] {
+			path = append(path, at)
+			if at == s.Name {
+				return t.at[s.Name].errorf("SwitchName=%s: it is above itself: %s", s.Name, strings.Join(path, " < "))
+			}
+			if len(path) > len(switches) {
+				break // a cycle that s is only below; its own switches report it
+			}
+		}
+	}
+	return nil
+}
+
+// blockLine reads "BlockName=b1 Nodes=...".
+func (r *reader) blockLine(l line, t *tree) error {
+	b := job.Block{Name: l.pairs[0].value}
+	if _, twice := t.at[b.Name]; twice {
+		return l.bad(l.pairs[0], "each block once: it has a line already")
+	}
+	t.at[b.Name] = l
+	for _, p := range l.pairs[1:] {
+		if !strings.EqualFold(p.key, "nodes") {
+			return l.errorf("%s: unknown in a line of a block; valid are BlockName, Nodes", p.key)
+		}
+		var err error
+		if b.Nodes, err = t.children(l, p, b.Name); err != nil {
+			return err
+		}
+		r.warnUnknown(l, b.Nodes)
+	}
+	r.cluster.Network.Blocks = append(r.cluster.Network.Blocks, b)
+	return nil
+}
+
+// blockSizes reads "BlockSizes=18,36,72": the first is a block's, the others are that
+// times powers of two.
+func blockSizes(l line, n *job.Network) error {
+	p := l.pairs[0]
+	n.BlockSizes = nil
+	for word := range strings.SplitSeq(p.value, ",") {
+		size, err := count(l, pair{p.key, word}, 1, math.MaxInt32)
+		if err != nil {
+			return err
+		}
+		if i := len(n.BlockSizes); i > 0 {
+			ratio := size / n.BlockSizes[0]
+			if size <= n.BlockSizes[i-1] || size%n.BlockSizes[0] != 0 || ratio&(ratio-1) != 0 {
+				return l.bad(p, "rising sizes, each the first times a power of two")
+			}
+		}
+		n.BlockSizes = append(n.BlockSizes, size)
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+package sched
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+)
+
+// token says who may change something: what carries another token is shared with a fork,
+// and is copied before it is changed.
+type token struct{ _ byte }
+
+// key is a job's place in the order in which jobs are looked at. It does not change with
+// time: the age that orders never saturates, so no two jobs ever change places.
+type key struct {
+	tier uint32
+	prio int64
+	id   job.ID
+}
+
+// compare is negative if a is looked at before b.
+func (a key) compare(b key) int {
+	if a.tier != b.tier {
+		return cmp.Compare(b.tier, a.tier)
+	}
+	if a.prio != b.prio {
+		return cmp.Compare(b.prio, a.prio)
+	}
+	return cmp.Compare(a.id, b.id)
+}
+
+// entry is a job in a queue.
+type entry struct {
+	key
+	limit job.Duration
+}
+
+// blockSize is how many entries a block has at most.
+const blockSize = 128
+
+// block is a piece of a queue.
+type block struct {
+	tok     *token
+	entries []entry
+	least   job.Duration // the least limit among them
+}
+
+func (b *block) measure() {
+	b.least = job.Forever
+	for i := range b.entries {
+		b.least = min(b.least, b.entries[i].limit)
+	}
+}
+
+// queue is jobs in their order.
+type queue struct {
+	blocks []*block
+	n      int
+}
+
+// find returns the block and the place in it where k is or would be.
+func (q *queue) find(k key) (int, int, bool) {
+	b, _ := slices.BinarySearchFunc(q.blocks, k, func(b *block, k key) int {
+		return b.entries[len(b.entries)-1].compare(k)
+	})
+	if b == len(q.blocks) {
+		return b, 0, false
+	}
+	i, ok := slices.BinarySearchFunc(q.blocks[b].entries, k, func(e entry, k key) int { return e.compare(k) })
+	return b, i, ok
+}
+
+// own makes block b changeable.
+func (q *queue) own(b int, tok *token) *block {
+	if q.blocks[b].tok != tok {
+		old := q.blocks[b]
+		entries := make([]entry, len(old.entries), blockSize)
+		copy(entries, old.entries)
+		q.blocks[b] = &block{tok, entries, old.least}
+	}
+	return q.blocks[b]
+}
+
+func (q *queue) insert(e entry, tok *token) {
+	b, i, ok := q.find(e.key)
+	if ok {
+		return
+	}
+	if b == len(q.blocks) {
+		if b == 0 || len(q.blocks[b-1].entries) == blockSize {
+			q.blocks = append(q.blocks, &block{tok: tok, entries: make([]entry, 0, 4), least: job.Forever})
+		} else {
+			b--
+		}
+		i = len(q.blocks[b].entries)
+	}
+	own := q.own(b, tok)
+	if len(own.entries) == blockSize {
+		half := &block{tok: tok, entries: append(make([]entry, 0, blockSize), own.entries[blockSize/2:]...)}
+		own.entries = own.entries[:blockSize/2]
+		q.blocks = slices.Insert(q.blocks, b+1, half)
+		own.measure()
+		half.measure()
+		if i > blockSize/2 {
+			own, i = half, i-blockSize/2
+		}
+	}
+	own.entries = slices.Insert(own.entries, i, e)
+	own.least = min(own.least, e.limit)
+	q.n++
+}
+
+func (q *queue) remove(k key, tok *token) bool {
+	b, i, ok := q.find(k)
+	if !ok {
+		return false
+	}
+	own := q.own(b, tok)
+	limit := own.entries[i].limit
+	own.entries = slices.Delete(own.entries, i, i+1)
+	q.n--
+	if len(own.entries) == 0 {
+		q.blocks = slices.Delete(q.blocks, b, b+1)
+	} else if limit == own.least {
+		own.measure()
+	}
+	return true
+}
+
+// after returns the first entry after k with a limit of at most d. The zero key is before
+// all if first is set.
+func (q *queue) after(k key, first bool, d job.Duration) (entry, bool) {
+	b, i := 0, 0
+	if !first {
+		var ok bool
+		if b, i, ok = q.find(k); ok {
+			i++
+		}
+	}
+	for ; b < len(q.blocks); b, i = b+1, 0 {
+		if q.blocks[b].least > d {
+			continue
+		}
+		for _, e := range q.blocks[b].entries[i:] {
+			if e.limit <= d {
+				return e, true
+			}
+		}
+	}
+	return entry{}, false
+}
+
+// fork is a copy that shares the blocks.
+func (q *queue) fork() queue { return queue{slices.Clone(q.blocks), q.n} }
+
+// timer is a moment at which something about a job changes. Those that no longer mean
+// anything are found when they are due.
+type timer struct {
+	t  job.Time
+	id job.ID
+}
+
+func (a timer) before(b timer) bool { return a.t < b.t || a.t == b.t && a.id < b.id }
+
+// timers is a heap, the earliest first.
+type timers []timer
+
+// clock is timers that may be shared with a fork.
+type clock struct {
+	timers
+	tok *token
+}
+
+// ownClock makes timers changeable.
+func (s *Scheduler) ownClock(c *clock) *timers {
+	if c.tok != s.tok {
+		c.timers, c.tok = slices.Clone(c.timers), s.tok
+	}
+	return &c.timers
+}
+
+func (h *timers) push(t timer) {
+	*h = append(*h, t)
+	s := *h
+	for i := len(s) - 1; i > 0; {
+		p := (i - 1) / 2
+		if !s[i].before(s[p]) {
+			break
+		}
+		s[i], s[p] = s[p], s[i]
+		i = p
+	}
+}
+
+func (h *timers) pop() timer {
+	s := *h
+	top := s[0]
+	s[0] = s[len(s)-1]
+	s = s[:len(s)-1]
+	*h = s
+	for i := 0; ; {
+		c := 2*i + 1
+		if c >= len(s) {
+			break
+		}
+		if c+1 < len(s) && s[c+1].before(s[c]) {
+			c++
+		}
+		if !s[c].before(s[i]) {
+			break
+		}
+		s[i], s[c] = s[c], s[i]
+		i = c
+	}
+	return top
+}

@@ -1,0 +1,315 @@
+package sched
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+)
+
+// holds are why a job must not start.
+const (
+	heldUser = 1 << iota
+	heldAdmin
+	heldRequeue // it was requeued too often
+)
+
+// record is a job.
+type record struct {
+	tok        *token
+	id         job.ID
+	array      int32 // index into arrays; -1: none
+	task       uint32
+	spec       *job.Spec // not changed
+	class      int32
+	soft       bool // the wait for switches is over
+	state      job.State
+	held       uint8
+	never      bool // its dependencies will never be met
+	queued     bool
+	key        key
+	queueLimit job.Duration // under which it is in its queue
+
+	submit, eligible, start, end job.Time
+	limit                        job.Duration // of the run
+	attempt, requeues, exit      int
+
+	promise job.Time // when it is expected to start; 0: not planned, Never: not as things are
+	plan    *plan
+	breach  string    // why its plan was taken away
+	lost    string    // why its run is over
+	toState job.State // of a Completing job: what it becomes
+
+	alloc    *job.Allocation // not changed
+	picks    []pick
+	licenses []job.License
+	ends     job.Time // until when it is planned to run: its limit, or later if it overran
+
+	dependents []job.ID // that wait for something about it
+}
+
+// plan is what is set aside for a job.
+type plan struct {
+	one        [1]pick // what picks is of, if it is one node
+	part       int
+	start, end job.Time
+	picks      []pick
+	licenses   []job.License
+}
+
+// array is what the tasks of an array have in common.
+type array struct {
+	tok                        *token
+	first                      job.ID
+	n                          int
+	throttle                   int
+	active                     int // running or in the queue
+	started, ended, ok, failed int
+	dependents                 []job.ID
+}
+
+// index is where job id is; it must exist.
+func (s *Scheduler) index(id job.ID) int {
+	i, _ := s.find(id)
+	return i
+}
+
+// find looks a job up. Ids mostly have no gaps, so the first guess is mostly right.
+func (s *Scheduler) find(id job.ID) (int, bool) {
+	if len(s.jobs) == 0 || id < s.jobs[0].id {
+		return 0, false
+	}
+	if i := int(id - s.jobs[0].id); i < len(s.jobs) && s.jobs[i].id == id {
+		return i, true
+	}
+	return slices.BinarySearchFunc(s.jobs, id, func(r *record, id job.ID) int { return int(int64(r.id) - int64(id)) })
+}
+
+func (s *Scheduler) record(id job.ID) *record {
+	if i, ok := s.find(id); ok {
+		return s.jobs[i]
+	}
+	return nil
+}
+
+// ownJob makes job i changeable.
+func (s *Scheduler) ownJob(i int) *record {
+	r := s.jobs[i]
+	if r.tok != s.tok {
+		c := *r
+		c.tok = s.tok
+		c.dependents = slices.Clip(r.dependents)
+		if s.jobsTok != s.tok {
+			s.jobs, s.jobsTok = slices.Clone(s.jobs), s.tok
+		}
+		s.jobs[i] = &c
+		return &c
+	}
+	return r
+}
+
+func (s *Scheduler) ownArray(i int32) *array {
+	a := s.arrays[i]
+	if a.tok != s.tok {
+		c := *a
+		c.tok = s.tok
+		c.dependents = slices.Clip(a.dependents)
+		if s.arraysTok != s.tok {
+			s.arrays, s.arraysTok = slices.Clone(s.arrays), s.tok
+		}
+		s.arrays[i] = &c
+		return &c
+	}
+	return a
+}
+
+// keyOf is a job's place in the order. The age that counts is since the job could start,
+// and the units are 1/1024 of a point of priority.
+func (s *Scheduler) keyOf(r *record) key {
+	k := key{id: r.id}
+	for _, p := range s.partitionsOf(r.spec) {
+		k.tier = max(k.tier, s.parts[p].spec.Tier)
+	}
+	if r.spec.Priority != nil {
+		k.prio = int64(*r.spec.Priority) << 10
+	} else {
+		k.prio = s.base(r) << 10
+	}
+	hi, lo := bits.Mul64(uint64(s.config.Weights.Age)<<10, uint64(max(0, r.eligible)))
+	q, _ := bits.Div64(hi, lo, uint64(s.maxAge()))
+	k.prio -= int64(q)
+	return k
+}
+
+func (s *Scheduler) maxAge() job.Duration {
+	if s.config.Weights.MaxAge > 0 {
+		return max(s.config.Weights.MaxAge, job.Minute)
+	}
+	return 7 * job.Day
+}
+
+// base is the priority without age.
+func (s *Scheduler) base(r *record) int64 {
+	w := &s.config.Weights
+	points := int64(0)
+	if w.Partition > 0 {
+		most, of := int64(1), int64(0)
+		for i := range s.parts {
+			most = max(most, int64(s.parts[i].spec.Priority))
+		}
+		for _, p := range s.partitionsOf(r.spec) {
+			of = max(of, int64(s.parts[p].spec.Priority))
+		}
+		points += int64(w.Partition) * of / most
+	}
+	if w.Size > 0 {
+		n, all := int64(max(1, r.spec.MinNodes)), int64(max(1, len(s.nodes)))
+		if w.FavorSmall {
+			n = max(0, all-n)
+		}
+		points += int64(w.Size) * min(n, all) / all
+	}
+	return points - int64(r.spec.Nice)*int64(max(1, w.Nice))
+}
+
+// priority is as Slurm shows it.
+func (s *Scheduler) priority(r *record) uint32 {
+	if r.held != 0 {
+		return 0
+	}
+	if r.spec.Priority != nil {
+		return *r.spec.Priority
+	}
+	p := s.base(r)
+	if r.eligible > 0 {
+		age := min(s.now.Sub(r.eligible), s.maxAge())
+		hi, lo := bits.Mul64(uint64(s.config.Weights.Age), uint64(max(0, age)))
+		q, _ := bits.Div64(hi, lo, uint64(s.maxAge()))
+		p += int64(q)
+	}
+	return uint32(min(max(p, 1), 1<<32-1))
+}
+
+// spanText is a duration as Slurm writes it.
+func spanText(d job.Duration) string {
+	if d >= job.Forever/4 {
+		return "UNLIMITED"
+	}
+	sec := int64(d+999) / 1000
+	text := fmt.Sprintf("%02d:%02d:%02d", sec/3600%24, sec/60%60, sec%60)
+	if days := sec / 86400; days > 0 {
+		text = fmt.Sprintf("%d-%s", days, text)
+	}
+	return text
+}
+
+// check refuses a spec that contradicts itself.
+func checkSpec(p *job.Spec) (why, nearest string) {
+	for _, x := range []struct {
+		name string
+		n    int
+	}{
+		{"--nodes", p.MinNodes},
+		{"--nodes", p.MaxNodes},
+		{"--ntasks", p.Tasks},
+		{"--ntasks-per-node", p.TasksPerNode},
+		{"--cpus-per-task", p.CPUsPerTask},
+		{"--cpus-per-gpu", p.CPUsPerGPU},
+		{"--threads-per-core", p.ThreadsPerCore},
+		{"--segment", p.Topology.Segment},
+		{"--switches", p.Topology.Switches},
+		{"the topology level", p.Topology.Required},
+		{"the number of spares", p.Spares},
+		{"the number of requeues", p.MaxRequeue},
+	} {
+		if x.n < 0 || x.n > 1<<24 {
+			return fmt.Sprintf("%s %d is not between 0 and %d", x.name, x.n, 1<<24), ""
+		}
+	}
+	for _, d := range []job.Duration{p.TimeLimit, p.TimeMin, p.Topology.Wait, job.Duration(p.Begin), job.Duration(p.Deadline)} {
+		if d < 0 {
+			return fmt.Sprintf("a time of %d ms is negative", d), ""
+		}
+	}
+	switch {
+	case p.MaxNodes > 0 && p.MaxNodes < p.MinNodes:
+		return fmt.Sprintf("at least %d and at most %d nodes", p.MinNodes, p.MaxNodes), fmt.Sprintf("--nodes=%d-%d", p.MaxNodes, p.MinNodes)
+	case p.CPUsPerTask > 0 && p.CPUsPerGPU > 0:
+		return "both --cpus-per-task and --cpus-per-gpu", "--cpus-per-gpu without the other"
+	case p.Exclusive && p.Oversubscribe:
+		return "both --exclusive and --oversubscribe", "one of them"
+	case p.TimeMin > 0 && p.TimeLimit > 0 && p.TimeMin > p.TimeLimit:
+		return "--time-min is above --time", "--time-min=" + spanText(p.TimeLimit)
+	case p.Tasks > 0 && p.TasksPerNode > 0 && p.MaxNodes > 0 && p.Tasks > p.TasksPerNode*p.MaxNodes:
+		return fmt.Sprintf("%d tasks do not fit on %d nodes with %d on each", p.Tasks, p.MaxNodes, p.TasksPerNode), fmt.Sprintf("--nodes=%d", (p.Tasks+p.TasksPerNode-1)/p.TasksPerNode)
+	case p.Topology.Segment > 0 && p.MinNodes > 0 && p.MinNodes%p.Topology.Segment != 0:
+		return fmt.Sprintf("%d nodes are no multiple of segments of %d", p.MinNodes, p.Topology.Segment), fmt.Sprintf("--nodes=%d", (p.MinNodes/p.Topology.Segment+1)*p.Topology.Segment)
+	case p.MaxNodes > 0 && len(p.NodeList) > p.MaxNodes, p.MinNodes > 0 && p.MaxNodes == 0 && len(p.NodeList) > p.MinNodes:
+		return fmt.Sprintf("%d nodes are named, more than it asks for", len(p.NodeList)), fmt.Sprintf("--nodes=%d", len(p.NodeList))
+	case p.Deadline > 0 && p.Begin > 0 && p.Deadline <= p.Begin:
+		return "the deadline is before the begin time", ""
+	case p.Memory.MiB < 0 || p.Memory.Per == job.PerTask || p.Memory.Per == job.PerSocket:
+		return "memory is negative or not per node, CPU or GPU", "--mem"
+	}
+	for _, n := range p.NodeList {
+		if slices.Contains(p.Exclude, n) {
+			return "node " + n + " is both asked for and excluded", ""
+		}
+	}
+	return checkAmounts(p)
+}
+
+func checkAmounts(p *job.Spec) (why, nearest string) {
+	for i := range p.GRES {
+		g := &p.GRES[i]
+		switch {
+		case g.Name == "" || g.Count < 0 || g.Count > 1<<31-1:
+			return fmt.Sprintf("%d of the generic resource %q", g.Count, g.Name), "--gres=gpu:1"
+		case g.Per != job.PerJob && g.Per != job.PerNode && g.Per != job.PerTask && g.Per != job.PerSocket:
+			return "a generic resource is not per job, node, task or socket", "--gpus-per-node"
+		}
+	}
+	for _, list := range [][]job.License{p.Licenses, p.AnyLicense} {
+		for _, l := range list {
+			if l.Count <= 0 {
+				return fmt.Sprintf("%d of licence %q", l.Count, l.Name), ""
+			}
+		}
+	}
+	if a := p.Array; a != nil {
+		for i, r := range a.Tasks {
+			if r.Len() == 0 || i > 0 && r.First <= a.Tasks[i-1].Last {
+				return fmt.Sprintf("array range %d-%d:%d is empty or not after the one before", r.First, r.Last, r.Step), ""
+			}
+		}
+		if a.Throttle < 0 || len(a.Tasks) == 0 {
+			return "the array has no tasks or a negative throttle", "--array=0-9%2"
+		}
+	}
+	return checkConstraint(p.Constraint, 0), ""
+}
+
+func checkConstraint(c *job.Constraint, depth int) string {
+	if c == nil {
+		return ""
+	}
+	if depth > 16 || c.Count < 0 || c.Count > 1<<20 || strings.ContainsAny(c.Feature, "&|[]") {
+		return "the constraint is too deep, or has a count or a name that none can have"
+	}
+	for _, l := range [][]*job.Constraint{c.And, c.Or, c.OneOf} {
+		if len(l) > 64 {
+			return "the constraint has too many parts"
+		}
+		for _, x := range l {
+			if x == nil {
+				return "the constraint has an empty part"
+			}
+			if why := checkConstraint(x, depth+1); why != "" {
+				return why
+			}
+		}
+	}
+	return ""
+}

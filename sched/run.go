@@ -1,0 +1,411 @@
+package sched
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+)
+
+// unplan gives back what is planned for job i. With grow its nodes are looked at for
+// others.
+func (s *Scheduler) unplan(i int, grow bool) {
+	p := s.jobs[i].plan
+	if p == nil {
+		return
+	}
+	id := s.jobs[i].id
+	s.ownJob(i).plan = nil
+	s.planned--
+	for k := range p.picks {
+		n := s.own(p.picks[k].node)
+		n.line.give(p.start, p.end, &p.picks[k].v)
+		if h, ok := slices.BinarySearchFunc(n.holds, timer{p.start, id}, compareTimer); ok {
+			n.holds = slices.Delete(n.holds, h, h+1)
+		}
+		s.touched(n)
+		if grow {
+			s.grow(p.picks[k].node)
+		}
+	}
+	s.useLicenses(p.licenses, p.start, p.end, true)
+}
+
+func compareTimer(a, b timer) int {
+	switch {
+	case a.before(b):
+		return -1
+	case b.before(a):
+		return 1
+	}
+	return 0
+}
+
+func (s *Scheduler) touched(n *node) {
+	if !s.stale && n.place.cell >= 0 {
+		s.touch(s.ownCell(n.place.cell), n)
+	}
+}
+
+// setPlan sets nodes aside for job i.
+func (s *Scheduler) setPlan(i int, p *plan) {
+	r := s.ownJob(i)
+	r.plan, r.promise = p, p.start
+	s.planned++
+	for k := range p.picks {
+		n := s.own(p.picks[k].node)
+		n.line.forget(s.now)
+		n.line.take(p.start, p.end, &p.picks[k].v)
+		t := timer{p.start, r.id}
+		h, _ := slices.BinarySearchFunc(n.holds, t, compareTimer)
+		n.holds = slices.Insert(n.holds, h, t)
+		s.touched(n)
+	}
+	s.useLicenses(p.licenses, p.start, p.end, false)
+	s.ownClock(&s.due).push(timer{p.start, r.id})
+}
+
+// breach takes away what is planned for job i because it cannot be kept.
+func (s *Scheduler) breach(i int, why string) {
+	r := s.ownJob(i)
+	s.unplan(i, true)
+	if r.breach == "" {
+		r.breach = why
+	}
+	s.arrivals = append(s.arrivals, r.id)
+}
+
+// start gives job i its nodes. They were checked.
+func (s *Scheduler) start(i int, alloc *job.Allocation, picks []pick, licenses []job.License, attempt int) {
+	s.unplan(i, true)
+	r := s.ownJob(i)
+	s.ownClass(r.class).queue.remove(r.key, s.tok)
+	r.queued, r.promise, r.breach = false, 0, ""
+	r.state, r.start, r.end, r.limit = job.Running, s.now, 0, alloc.Limit
+	r.alloc, r.picks, r.licenses, r.attempt = alloc, picks, licenses, attempt
+	r.ends = s.now.Add(max(1, alloc.Limit))
+	for k := range picks {
+		n := s.own(picks[k].node)
+		n.free.sub(&picks[k].v)
+		n.line.forget(s.now)
+		n.line.take(s.now, r.ends, &picks[k].v)
+		s.useDevices(n, alloc.Nodes[k].Devices, true)
+		at, _ := slices.BinarySearch(n.runs, r.id)
+		n.runs = slices.Insert(n.runs, at, r.id)
+		s.reindex(picks[k].node)
+	}
+	s.useLicenses(licenses, s.now, r.ends, false)
+	s.ownClock(&s.ends).push(timer{r.ends, r.id})
+	if r.array >= 0 {
+		s.ownArray(r.array).started++
+	}
+	s.tell(i)
+}
+
+// useDevices marks devices as in use, or as free.
+func (s *Scheduler) useDevices(n *node, devices []job.Devices, use bool) {
+	for d := range devices {
+		if devices[d].Mask == 0 {
+			continue
+		}
+		for g := range n.spec.GRES {
+			if n.spec.GRES[g].Name == devices[d].Name && n.spec.GRES[g].Type == devices[d].Type {
+				if use {
+					n.used[g] |= devices[d].Mask
+				} else {
+					n.used[g] &^= devices[d].Mask
+				}
+			}
+		}
+	}
+}
+
+// release takes back what a running job has.
+func (s *Scheduler) release(i int) {
+	r := s.ownJob(i)
+	for k := range r.picks {
+		n := s.own(r.picks[k].node)
+		n.free.add(&r.picks[k].v)
+		n.line.forget(s.now)
+		n.line.give(s.now, r.ends, &r.picks[k].v)
+		s.useDevices(n, r.alloc.Nodes[k].Devices, false)
+		if at, ok := slices.BinarySearch(n.runs, r.id); ok {
+			n.runs = slices.Delete(n.runs, at, at+1)
+		}
+		s.reindex(r.picks[k].node)
+		if n.open() {
+			s.grow(r.picks[k].node)
+		}
+	}
+	if len(r.licenses) > 0 {
+		s.useLicenses(r.licenses, s.now, r.ends, true)
+		s.regrow = true
+	}
+	r.picks, r.licenses, r.lost = nil, nil, ""
+	if r.array >= 0 {
+		s.ownArray(r.array).active--
+	}
+}
+
+// finish ends job i in a state.
+func (s *Scheduler) finish(i int, st job.State, exit int) {
+	r := s.ownJob(i)
+	r.state, r.end, r.exit, r.queued, r.promise = st, s.now, exit, false, 0
+	s.unfinished--
+	if r.array >= 0 {
+		a := s.ownArray(r.array)
+		a.ended++
+		if r.start == 0 {
+			a.started++ // or was cancelled
+		}
+		if st == job.Completed && exit == 0 {
+			a.ok++
+		} else {
+			a.failed++
+		}
+		s.promote(r.array)
+	}
+	if at := slices.Index(s.singles, r.id); at >= 0 {
+		s.singles = slices.Delete(slices.Clone(s.singles), at, at+1)
+	}
+	s.tell(i)
+}
+
+func (s *Scheduler) end(e job.Ended) error {
+	what := "end job " + e.ID.String()
+	i, ok := s.find(e.ID)
+	switch {
+	case !ok:
+		return &Refused{Event: what, Why: "there is no such job"}
+	case s.jobs[i].state != job.Running && s.jobs[i].state != job.Completing:
+		return &Refused{Event: what, Why: "it is " + s.jobs[i].state.String() + ", not RUNNING"}
+	case !e.State.Done() || e.State > job.Preempted:
+		return &Refused{Event: what, Why: e.State.String() + " is no state of an ended job", Nearest: "COMPLETED"}
+	}
+	st := e.State
+	if s.jobs[i].state == job.Completing {
+		st = s.jobs[i].toState
+	}
+	s.release(i)
+	s.finish(i, st, e.Exit)
+	return nil
+}
+
+func (s *Scheduler) cancel(e job.Cancelled) error {
+	what := "cancel job " + e.ID.String()
+	i, ok := s.find(e.ID)
+	if !ok {
+		return &Refused{Event: what, Why: "there is no such job"}
+	}
+	switch s.jobs[i].state {
+	case job.Pending:
+		s.dequeue(i)
+		s.finish(i, job.CancelledState, 0)
+	case job.Running:
+		r := s.ownJob(i)
+		r.state, r.toState = job.Completing, job.CancelledState
+	default:
+		return &Refused{Event: what, Why: "it is " + s.jobs[i].state.String() + " already"}
+	}
+	return nil
+}
+
+func (s *Scheduler) hold(e job.Held) error {
+	i, ok := s.find(e.ID)
+	if !ok || s.jobs[i].state != job.Pending {
+		return &Refused{Event: "hold job " + e.ID.String(), Why: "there is no such pending job"}
+	}
+	r := s.ownJob(i)
+	if e.Admin {
+		r.held |= heldAdmin
+	} else {
+		r.held |= heldUser
+	}
+	s.dequeue(i)
+	if r.array >= 0 {
+		s.promote(r.array)
+	}
+	return nil
+}
+
+func (s *Scheduler) releaseHold(e job.Released) error {
+	i, ok := s.find(e.ID)
+	if !ok || s.jobs[i].state != job.Pending || s.jobs[i].held == 0 {
+		return &Refused{Event: "release job " + e.ID.String(), Why: "there is no such held job"}
+	}
+	s.ownJob(i).held = 0
+	s.consider(i)
+	return nil
+}
+
+func (s *Scheduler) requeue(e job.Requeue) error {
+	what := "requeue job " + e.ID.String()
+	i, ok := s.find(e.ID)
+	if !ok {
+		return &Refused{Event: what, Why: "there is no such job"}
+	}
+	switch st := s.jobs[i].state; {
+	case st == job.Pending:
+		return &Refused{Event: what, Why: "it waits already"}
+	case !st.Done():
+		s.again(i, e.Hold)
+		return nil
+	}
+	r := s.ownJob(i)
+	if r.array >= 0 {
+		a := s.ownArray(r.array)
+		a.ended--
+		if r.start == 0 {
+			a.started--
+		}
+		if r.state == job.Completed && r.exit == 0 {
+			a.ok--
+		} else {
+			a.failed--
+		}
+	}
+	s.unfinished++
+	s.wait(i, e.Hold)
+	return nil
+}
+
+// again puts a running job back into the queue.
+func (s *Scheduler) again(i int, hold bool) {
+	s.release(i)
+	s.wait(i, hold)
+	if a := s.jobs[i].array; a >= 0 {
+		s.promote(a)
+	}
+}
+
+func (s *Scheduler) wait(i int, hold bool) {
+	r := s.ownJob(i)
+	if r.array >= 0 && r.start > 0 {
+		s.ownArray(r.array).started--
+	}
+	r.state, r.start, r.end, r.exit, r.alloc, r.soft = job.Pending, 0, 0, 0, nil, false
+	r.requeues++
+	if hold {
+		r.held |= heldRequeue
+	}
+	s.refresh()
+	r.class = s.classOf(r.spec, false)
+	s.enter(i)
+}
+
+// requeued carries out what was decided about a job that lost a node.
+func (s *Scheduler) requeued(e job.Requeued) error {
+	i, ok := s.find(e.ID)
+	if !ok || s.jobs[i].state != job.Running {
+		return &Refused{Event: "requeue job " + e.ID.String(), Why: "there is no such running job"}
+	}
+	s.again(i, e.Hold)
+	return nil
+}
+
+func (s *Scheduler) killed(e job.Killed) error {
+	i, ok := s.find(e.ID)
+	what := "kill job " + e.ID.String()
+	if !ok || s.jobs[i].state.Done() || !e.State.Done() {
+		return &Refused{Event: what, Why: "there is no such job, or it has ended"}
+	}
+	if s.jobs[i].state == job.Pending {
+		s.dequeue(i)
+	} else {
+		s.release(i)
+	}
+	s.finish(i, e.State, 0)
+	return nil
+}
+
+// replayStart carries out a logged decision to start a job.
+func (s *Scheduler) replayStart(e job.Started) error {
+	what := "start job " + e.ID.String()
+	i, ok := s.find(e.ID)
+	if !ok || !s.jobs[i].queued {
+		return &Refused{Event: what, Why: "there is no such job that could be started"}
+	}
+	if e.Attempt != s.jobs[i].attempt+1 {
+		return &Refused{Event: what, Why: fmt.Sprintf("this would be attempt %d, not %d", s.jobs[i].attempt+1, e.Attempt)}
+	}
+	part, ok := s.partNumber(e.Allocation.Partition)
+	if !ok || len(e.Allocation.Nodes) == 0 || e.Allocation.Limit <= 0 {
+		return &Refused{Event: what, Why: "it has no partition, nodes or limit"}
+	}
+	s.refresh()
+	picks := make([]pick, 0, len(e.Allocation.Nodes))
+	taken := map[int32]bool{}
+	for k := range e.Allocation.Nodes {
+		share := &e.Allocation.Nodes[k]
+		n, ok := s.nodeNumber(share.Node)
+		if !ok || !s.nodes[n].open() || taken[n] {
+			return &Refused{Event: what, Why: "node " + share.Node + " is unknown, takes nothing or is named twice"}
+		}
+		taken[n] = true
+		v, free := s.shareOf(s.nodes[n], share)
+		if !free || !s.nodes[n].free.holds(&v) {
+			return &Refused{Event: what, Why: "node " + share.Node + " has not that much free"}
+		}
+		picks = append(picks, pick{n, v})
+	}
+	alloc := e.Allocation
+	r := s.jobs[i]
+	s.unplan(i, true)
+	licenses := s.takesLicenses(r.spec, s.now, e.Allocation.Limit)
+	_ = part
+	s.start(i, &alloc, picks, licenses, e.Attempt)
+	return nil
+}
+
+// shareOf is what a share takes of a node, and whether its devices are free.
+func (s *Scheduler) shareOf(n *node, share *job.NodeShare) (vec, bool) {
+	v := vec{int32(share.CPUs), int32(share.Memory)}
+	for _, d := range share.Devices {
+		found := false
+		for g := range n.spec.GRES {
+			if n.spec.GRES[g].Name == d.Name && n.spec.GRES[g].Type == d.Type {
+				v[slotGRES+g] += int32(d.Count)
+				found = d.Mask&n.used[g] == 0
+			}
+		}
+		if !found {
+			return v, false
+		}
+	}
+	return v, true
+}
+
+// allocate makes an allocation of picks: which devices, and how many tasks on each node.
+func (s *Scheduler) allocate(r *record, o *option, picks []pick, limit job.Duration) *job.Allocation {
+	alloc := &job.Allocation{Partition: s.parts[o.part].spec.Name, Nodes: make([]job.NodeShare, len(picks)), Limit: limit}
+	tasks, rest := max(1, r.spec.TasksPerNode), 0
+	if r.spec.Tasks > 0 {
+		tasks, rest = r.spec.Tasks/len(picks), r.spec.Tasks%len(picks)
+	}
+	var all []job.Devices
+	for k := range picks {
+		n, v := s.nodes[picks[k].node], &picks[k].v
+		share := &alloc.Nodes[k]
+		*share = job.NodeShare{Node: n.spec.Name, Tasks: tasks, CPUs: int(v[slotCPU]), Memory: int64(v[slotMemory])}
+		if k < rest {
+			share.Tasks++
+		}
+		first := len(all)
+		for g := range n.spec.GRES {
+			count := v[slotGRES+g]
+			if count == 0 {
+				continue
+			}
+			d := job.Devices{Name: n.spec.GRES[g].Name, Type: n.spec.GRES[g].Type, Count: int64(count)}
+			if a := s.cells[n.place.cell].kind.devices[g]; a != nil {
+				d.Mask = a.pick(n.used[g], int(count))
+			}
+			if all == nil {
+				all = make([]job.Devices, 0, len(picks)*len(n.spec.GRES))
+			}
+			all = append(all, d)
+		}
+		share.Devices = all[first:len(all):len(all)]
+	}
+	return alloc
+}

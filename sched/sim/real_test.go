@@ -1,0 +1,93 @@
+package sim_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gangway-hpc/gangway/sched"
+	"github.com/gangway-hpc/gangway/sched/sim"
+)
+
+// traces is the directory of published traces, which are not in the repository.
+func traces(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("TRACES")
+	if dir == "" {
+		t.Skip("needs TRACES=DIR with published traces")
+	}
+	return dir
+}
+
+func realTrace(t *testing.T, name string) *sim.Trace {
+	t.Helper()
+	trace, err := sim.Open(filepath.Join(traces(t), name), sim.ReadOptions{Strict: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trace
+}
+
+// run runs a trace and prints the figures.
+func run(t *testing.T, name string, p sim.Policy, c *sim.Cluster, trace *sim.Trace, o sim.Options) *sim.Result {
+	t.Helper()
+	r, err := sim.Run(t.Context(), p, c, trace, o)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	t.Logf("%s, limits %s: wait mean %.0f s, p95 %.0f s, used %.1f %%, promises %d, late %d, broken %d; decisions p99 %.0f us, %.0f/s, in %.1f s; hash %s",
+		name, r.Limits, r.Wait.Mean, r.Wait.P95, 100*r.Utilisation, r.Promise.Jobs, r.Promise.Late, r.Promise.Broken, r.Decide.P99, r.DecisionsSec, r.WallSeconds, r.DecisionHash)
+	if r.Complete+r.Refused != len(trace.Jobs) {
+		t.Errorf("%s: %d of %d jobs ended, %d were refused", name, r.Complete, len(trace.Jobs), r.Refused)
+	}
+	return r
+}
+
+// TestRealPhilly: on Philly at load 0.90 the scheduler's waits are below those of each
+// model, on average and at p95, and no promise is broken.
+func TestRealPhilly(t *testing.T) {
+	trace := realTrace(t, "philly/philly-sia.csv")
+	if len(trace.Jobs) != 82_247 {
+		t.Errorf("%d jobs, %+v", len(trace.Jobs), trace.LeftOut)
+	}
+	c := sim.Uniform(sim.Shape{Nodes: 52, CPUs: 64, GPUs: 8})
+	ours := run(t, "gangway", sched.New(), c, trace, sim.Options{})
+	if ours.Promise.Broken > 0 || ours.Promise.Late > 0 {
+		t.Errorf("promises: %+v", ours.Promise)
+	}
+	for _, m := range []*sim.Model{sim.FIFOModel(), sim.CycleModel()} {
+		if r := run(t, m.Name(), m, c, trace, sim.Options{}); ours.Wait.Mean >= r.Wait.Mean || ours.Wait.P95 >= r.Wait.P95 {
+			t.Errorf("waits are %+v, those of the %s %+v", ours.Wait, m.Name(), r.Wait)
+		}
+	}
+}
+
+func TestRealOpenB(t *testing.T) {
+	trace := realTrace(t, "openb-v2023/openb_pod_list_default.csv")
+	if l := leftOut(trace); len(trace.Jobs) != 3630 || l["part of a GPU"] != 3078 || l["no GPU"] != 1088 || l["never ran"] != 356 {
+		t.Errorf("%d jobs, %v", len(trace.Jobs), l)
+	}
+	f, err := os.Open(filepath.Join(traces(t), "openb-v2023/openb_node_list_all_node.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	c, err := sim.ReadNodes(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := sim.NewReport(trace, c).Cluster; all.Nodes != 1523 || all.GPUs != 6212 {
+		t.Errorf("%+v", all)
+	}
+	run(t, "gangway", sched.New(), c, trace, sim.Options{})
+}
+
+func TestRealKueue(t *testing.T) {
+	for name, jobs := range map[string]int{"baseline": 15_000, "tas": 15_000, "large-scale": 50_000} {
+		trace := realTrace(t, "kueue-perf/"+name+".generator.yaml")
+		if len(trace.Jobs) != jobs {
+			t.Errorf("%s: %d jobs, want %d", name, len(trace.Jobs), jobs)
+		}
+		run(t, name, sched.New(), trace.Cluster, trace, sim.Options{})
+	}
+}

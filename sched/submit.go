@@ -1,0 +1,315 @@
+package sched
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+)
+
+// submit adds a job, or the tasks of an array.
+func (s *Scheduler) submit(e job.Submitted) error {
+	what := "submit job " + e.ID.String()
+	last := job.ID(0)
+	if len(s.jobs) > 0 {
+		last = s.jobs[len(s.jobs)-1].id
+	}
+	n := 1
+	if e.Spec.Array != nil {
+		n = e.Spec.Array.Len()
+	}
+	switch {
+	case e.ID <= last:
+		return &Refused{Event: what, Why: fmt.Sprintf("its id is not above %v", last), Nearest: fmt.Sprintf("%v", last+1)}
+	case n > math.MaxUint32-int(e.ID):
+		return &Refused{Event: what, Why: "there are not enough ids above its own"}
+	case s.config.MaxJobs > 0 && s.unfinished+n > s.config.MaxJobs:
+		return &Refused{Event: what, Why: fmt.Sprintf("there would be more than %d jobs", s.config.MaxJobs)}
+	}
+	spec := e.Spec
+	s.refresh()
+	class, err := s.accept(what, &spec, e.ID)
+	if err != nil {
+		return err
+	}
+	at := int32(-1)
+	if spec.Array != nil {
+		at = int32(len(s.arrays))
+		s.arrays = append(s.arrays, &array{tok: s.tok, first: e.ID, n: n, throttle: spec.Array.Throttle})
+	}
+	base := record{
+		tok: s.tok, array: at, spec: &spec, class: class, submit: e.At,
+	}
+	if spec.Hold {
+		base.held |= heldUser
+	}
+	if spec.Priority != nil && *spec.Priority == 0 {
+		base.held |= heldAdmin
+	}
+	id := e.ID
+	if at < 0 {
+		r := base
+		r.id = id
+		s.jobs = append(s.jobs, &r)
+	} else {
+		for _, span := range spec.Array.Tasks {
+			for i := range span.Len() {
+				r := base
+				r.id, r.task = id, span.First+uint32(i)*span.Step
+				s.jobs = append(s.jobs, &r)
+				id++
+			}
+		}
+	}
+	s.unfinished += n
+	for i := len(s.jobs) - n; i < len(s.jobs); i++ {
+		s.enter(i)
+	}
+	return nil
+}
+
+// enter has a job that is new, or asks for something new, wait for what it has to.
+func (s *Scheduler) enter(i int) {
+	r := s.jobs[i]
+	s.await(r)
+	if t := r.spec.Begin; t > s.now {
+		s.ownClock(&s.wake).push(timer{t, r.id})
+	}
+	if t := s.latest(r); t >= s.now {
+		s.ownClock(&s.wake).push(timer{t.Add(1), r.id})
+	} else if t > 0 {
+		s.expired = append(s.expired, r.id)
+	}
+	s.consider(i)
+}
+
+// latest is the last moment at which a job can start; 0 if it has no deadline.
+func (s *Scheduler) latest(r *record) job.Time {
+	if r.spec.Deadline == 0 {
+		return 0
+	}
+	limit := r.spec.TimeMin
+	if limit == 0 {
+		limit = job.Forever
+		for _, p := range s.partitionsOf(r.spec) {
+			limit = min(limit, s.limitIn(r.spec, p))
+		}
+	}
+	return max(1, r.spec.Deadline.Add(-limit))
+}
+
+// accept returns the class of a spec, or why jobs of that spec cannot be.
+func (s *Scheduler) accept(what string, spec *job.Spec, id job.ID) (int32, error) {
+	refuse := func(why, nearest string) (int32, error) {
+		return 0, &Refused{Event: what, Why: why, Nearest: nearest}
+	}
+	if why, nearest := checkSpec(spec); why != "" {
+		return refuse(why, nearest)
+	}
+	if spec.Array != nil {
+		limit := s.config.MaxArray
+		if limit == 0 {
+			limit = 1001
+		}
+		if last := spec.Array.Tasks[len(spec.Array.Tasks)-1].Last; last >= limit {
+			return refuse(fmt.Sprintf("array index %d is not below %d", last, limit), fmt.Sprintf("--array=0-%d", limit-1))
+		}
+	}
+	for _, name := range spec.Partitions {
+		if _, ok := s.partNumber(name); !ok {
+			return refuse("there is no partition "+name, s.nearestPart(name))
+		}
+	}
+	parts := s.partitionsOf(spec)
+	if len(parts) == 0 {
+		return refuse("there is no partition", "")
+	}
+	for _, list := range [][]job.License{spec.Licenses, spec.AnyLicense} {
+		for _, l := range list {
+			have := s.license(l.Name)
+			if have == nil {
+				return refuse("there is no licence "+l.Name, nearest(l.Name, func(yield func(string) bool) {
+					for i := range s.licenses {
+						if !yield(s.licenses[i].name) {
+							return
+						}
+					}
+				}))
+			}
+			if int64(l.Count) > int64(have.total) && len(spec.AnyLicense) == 0 {
+				return refuse(fmt.Sprintf("there are %d of licence %s", have.total, l.Name), fmt.Sprintf("--licenses=%s:%d", l.Name, have.total))
+			}
+		}
+	}
+	for _, name := range spec.NodeList {
+		if i, ok := s.nodeNumber(name); !ok || s.nodes[i].gone {
+			return refuse("there is no node "+name, s.nearestNode(name))
+		}
+	}
+	if why := s.checkDependencies(spec, id); why != "" {
+		return refuse(why, "")
+	}
+	var last string
+	open := 0
+	for _, p := range parts {
+		if why := s.parts[p].refuses(spec); why != "" {
+			last = "partition " + s.parts[p].spec.Name + ": " + why
+		} else if st := s.parts[p].spec.State; st == job.PartitionDrain || st == job.PartitionInactive {
+			last = "partition " + s.parts[p].spec.Name + " takes no jobs"
+		} else {
+			open++
+		}
+	}
+	if open == 0 {
+		return refuse(last, "")
+	}
+	class := s.classOf(spec, false)
+	if c := s.classes[class]; c.missing == 0 && !s.possible(c) {
+		why, nearest := s.impossible(c)
+		return refuse(why, nearest)
+	}
+	return class, nil
+}
+
+// possible says whether a class could start if nothing else ran.
+func (s *Scheduler) possible(c *class) bool {
+	if c.checked {
+		return c.possible
+	}
+	c.checked = true
+	for i := range c.options {
+		o := &c.options[i]
+		topo := c.topology()
+		if len(o.must) == 0 && len(o.counts) == 0 && topo.Segment == 0 && !topo.Block && topo.Required == 0 && topo.Switches == 0 && !c.spec.Contiguous {
+			c.possible = true
+			return true
+		}
+		if topo.Switches > 0 && topo.Wait != job.Forever {
+			c.possible = true
+			return true
+		}
+		var all []cand
+		for x := range o.cells {
+			for _, n := range s.cells[o.cells[x].cell].nodes {
+				if !o.excludes(n) {
+					all = append(all, cand{n, int16(x)})
+				}
+			}
+		}
+		s.sortCands(all)
+		if _, ok := s.choose(c, o, all, o.nodes); ok {
+			c.possible = true
+			return true
+		}
+	}
+	return false
+}
+
+// impossible says why a class can never start and what the nearest is that could.
+func (s *Scheduler) impossible(c *class) (why, nearest string) {
+	most, biggest := 0, vec{}
+	var best *kind
+	for _, p := range s.partitionsOf(c.spec) {
+		if s.parts[p].refuses(c.spec) != "" {
+			continue
+		}
+		for _, cell := range s.cells {
+			if !cell.kind.in(p) {
+				continue
+			}
+			most += len(cell.nodes)
+			for i, n := range cell.kind.total {
+				if biggest[i] < n {
+					biggest[i] = n
+				}
+			}
+			if best == nil || cell.kind.total[cell.kind.prim] > best.total[best.prim] || best.prim == slotCPU && cell.kind.prim != slotCPU {
+				best = cell.kind
+			}
+		}
+	}
+	if best == nil {
+		return "its partition has no nodes", ""
+	}
+	if c.could > 0 {
+		return fmt.Sprintf("at most %d of %d nodes could take their share of it, and not near enough to each other or not enough", c.could, most), fmt.Sprintf("--nodes=%d", c.could)
+	}
+	has := []string{fmt.Sprintf("%d CPUs", biggest[slotCPU])}
+	if biggest[slotMemory] > 0 {
+		has = append(has, fmt.Sprintf("%d MiB of memory", biggest[slotMemory]))
+	}
+	for i := range best.spec.GRES {
+		g := &best.spec.GRES[i]
+		has = append(has, fmt.Sprintf("%d %s", g.Count, gresName(g.Name, g.Type)))
+	}
+	if len(best.spec.Features) > 0 {
+		has = append(has, "features "+strings.Join(best.spec.Features, ","))
+	}
+	return fmt.Sprintf("none of the %d nodes of its partition has what it asks for, or not enough of them do", most), "the largest node has " + strings.Join(has, ", ")
+}
+
+// change replaces what a pending job asks for.
+func (s *Scheduler) change(e job.Changed) error {
+	what := "change job " + e.ID.String()
+	i, ok := s.find(e.ID)
+	if !ok {
+		return &Refused{Event: what, Why: "there is no such job"}
+	}
+	if st := s.jobs[i].state; st != job.Pending {
+		return &Refused{Event: what, Why: "it is " + st.String() + ", not PENDING"}
+	}
+	s.refresh()
+	spec := e.Spec
+	spec.Array = s.jobs[i].spec.Array
+	class, err := s.accept(what, &spec, e.ID)
+	if err != nil {
+		return err
+	}
+	s.dequeue(i)
+	r := s.ownJob(i)
+	r.spec, r.class, r.soft, r.never = &spec, class, false, false
+	s.enter(i)
+	if r.array >= 0 {
+		s.promote(r.array)
+	}
+	return nil
+}
+
+func (s *Scheduler) checkDependencies(spec *job.Spec, id job.ID) string {
+	if spec.Dependencies == nil {
+		return ""
+	}
+	for _, d := range spec.Dependencies.List {
+		if d.Type == job.Singleton {
+			continue
+		}
+		if d.Type > job.Singleton || d.Delay < 0 {
+			return "a dependency is of no known type, or has a negative delay"
+		}
+		i, ok := s.find(d.Job)
+		if !ok {
+			return "it depends on job " + d.Job.String() + ", which does not exist"
+		}
+		if d.Job == id || s.reaches(d.Job, id, map[job.ID]bool{}) {
+			return "it would depend on itself, by way of job " + d.Job.String()
+		}
+		if d.Task != nil && s.taskOf(i, *d.Task) < 0 {
+			return fmt.Sprintf("job %v has no task %d", d.Job, *d.Task)
+		}
+	}
+	return ""
+}
+
+// reaches says whether job from depends on to.
+func (s *Scheduler) reaches(from, to job.ID, seen map[job.ID]bool) bool {
+	r := s.record(from)
+	if r == nil || seen[from] || r.spec.Dependencies == nil || r.state.Done() {
+		return false
+	}
+	seen[from] = true
+	return slices.ContainsFunc(r.spec.Dependencies.List, func(d job.Dependency) bool {
+		return d.Type != job.Singleton && (d.Job == to || s.reaches(d.Job, to, seen))
+	})
+}
