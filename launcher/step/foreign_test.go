@@ -116,7 +116,7 @@ func TestRunDirs(t *testing.T) {
 // TestNamedOfOthers: a directory that is no container is neither made one nor removed.
 func TestNamedOfOthers(t *testing.T) {
 	base := t.TempDir()
-	writeAll(t, base, "project/main.c", "job/work/x", "locked/lock", "locked/mine")
+	writeAll(t, base, "project/main.c", "job/"+workName+"/x", "locked/lock", "locked/mine")
 	before := all(t, base)
 	for _, name := range []string{"project", "job", "locked"} {
 		if _, err := createNamed(t.Context(), base, Named{Name: name}, noHold); err == nil || !strings.Contains(err.Error(), "is no container") {

@@ -99,13 +99,23 @@ func (s *step) foreignGPUs(ctx context.Context, named []namedGPU) (*cdispecs.Con
 		edits = cdi.Merge(edits, n.edits)
 		for _, node := range n.edits.DeviceNodes {
 			// Not what all GPUs have in common, as /dev/nvidiactl.
-			if number := strings.TrimPrefix(node.Path, "/dev/nvidia"); strings.Trim(number, "0123456789") == "" && !slices.Contains(want.IDs, node.Path) {
+			number, ok := strings.CutPrefix(node.Path, "/dev/nvidia")
+			if ok && number != "" && strings.Trim(number, "0123456789") == "" && !slices.Contains(want.IDs, node.Path) {
 				want.IDs = append(want.IDs, node.Path)
 			}
 		}
 	}
 	want.N = len(want.IDs)
-	if want.N == 0 || s.dry || s.Devices.Allocation != nil {
+	if s.Devices.Allocation != nil || s.Devices.Visible != "" && s.Devices.Visible != "all" && s.Devices.Visible != "void" {
+		// Which of them these are nobody can say without the driver.
+		return nil, &fault.Error{
+			What:  fmt.Errorf("give GPUs (--device=%s=%s): whether the run may have them is not known", nvidia.Kind, named[0].name),
+			Cause: "a file describes them, but no NVIDIA driver is found that says which they are",
+			Hint:  "say where the driver's files are: --nvidia-root DIR; or unset NVIDIA_VISIBLE_DEVICES",
+			Code:  fault.CodeFailed,
+		}
+	}
+	if want.N == 0 || s.dry {
 		return edits, nil
 	}
 	l, err := s.take(ctx, want)
