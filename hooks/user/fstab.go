@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gangway-hpc/gangway/internal/proc"
 )
 
 // entry is a line of an fstab in Enroot's dialect.
@@ -42,7 +44,7 @@ func parseFstab(name, text string, vars map[string]string) ([]entry, error) {
 			if vars != nil {
 				f = substitute(f, vars)
 			}
-			fields[i] = unescape(f)
+			fields[i] = proc.Unescape(f)
 		}
 		e, err := parseEntry(fields)
 		if err != nil {
@@ -145,23 +147,4 @@ func flags() []string {
 		"relatime", "norelatime", "strictatime", "nostrictatime", "sync", "async", "dirsync",
 		"private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable", "runbindable",
 	}
-}
-
-// unescape replaces \040 and the like, as getmntent(3) does.
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }

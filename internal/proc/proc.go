@@ -7,7 +7,7 @@
 //
 // StartSession starts a program that shall have no terminal, and not outlive this process
 // even where that is killed. AsNobody gives a program of root's another user and no rights,
-// for what strangers wrote.
+// for what strangers wrote. Unescape is for paths that files of /proc name.
 // It may be used by any number of goroutines. It does not say what a program may call or
 // use up: there are no filters and no limits.
 package proc

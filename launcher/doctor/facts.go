@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gangway-hpc/gangway/internal/proc"
 )
 
 // facts are settings of the machine that explain refusals. They decide nothing.
@@ -101,14 +103,11 @@ func (f *facts) mountpoints() []mountpoint {
 		fields := strings.Fields(before)
 		kind, _, _ := strings.Cut(after, " ")
 		if len(fields) > 4 {
-			all = append(all, mountpoint{unescape.Replace(fields[4]), kind})
+			all = append(all, mountpoint{proc.Unescape(fields[4]), kind})
 		}
 	}
 	return all
 }
-
-// unescape undoes what mountinfo does to paths.
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 // below lists what is mounted over parts of a directory.
 func (f *facts) below(dir string) []string {

@@ -5,10 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/internal/proc"
 )
 
 // hierarchy is a mounted tree of cgroups: the one of version 2, or one of version 1 for
@@ -73,7 +74,7 @@ func parseMounts(text string, own map[string]string) []hierarchy {
 		if !ok || len(fields) < 6 || len(kind) < 3 || kind[0] != "cgroup" && kind[0] != "cgroup2" {
 			continue
 		}
-		h := hierarchy{version: 2, mount: unescape(fields[4])}
+		h := hierarchy{version: 2, mount: proc.Unescape(fields[4])}
 		key := ""
 		if kind[0] == "cgroup" {
 			h.version = 1
@@ -81,7 +82,7 @@ func parseMounts(text string, own map[string]string) []hierarchy {
 				continue // a named hierarchy, such as systemd's
 			}
 		}
-		h.home = below(h.mount, unescape(fields[3]), own[key])
+		h.home = below(h.mount, proc.Unescape(fields[3]), own[key])
 		same := func(o hierarchy) bool { return o.version == h.version && slices.Equal(o.controllers, h.controllers) }
 		if i := slices.IndexFunc(all, same); i < 0 {
 			all = append(all, h)
@@ -116,20 +117,4 @@ func below(mount, root, group string) string {
 		return ""
 	}
 	return filepath.Join(mount, rel)
-}
-
-// unescape undoes the octal escapes of mountinfo.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }

@@ -13,12 +13,8 @@ import (
 // readPhilly reads "timestamp,duration,num_gpus,gpu_time,cluster", the timestamp being
 // "2017-10-09 07:01:55" and the duration in seconds.
 func (r *reader) readPhilly() error {
-	header, _, err := r.next()
+	c, err := r.columns(",", "timestamp", "duration", "num_gpus")
 	if err != nil {
-		return err
-	}
-	c := newColumns(strings.Split(header, ","))
-	if err := c.need("timestamp", "duration", "num_gpus"); err != nil {
 		return err
 	}
 	for {
@@ -80,12 +76,8 @@ func whole(c columns, fields []string, names ...string) (int, error) {
 // readOpenB reads the pods of Alibaba's GPU-sharing trace: those with whole GPUs. Their
 // creation, start and end are in seconds.
 func (r *reader) readOpenB() error {
-	header, _, err := r.next()
+	c, err := r.columns(",", "name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
 	if err != nil {
-		return err
-	}
-	c := newColumns(strings.Split(header, ","))
-	if err := c.need("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time"); err != nil {
 		return err
 	}
 	for {

@@ -13,12 +13,7 @@ import (
 // readSacct reads what "sacct --parsable2" prints with its header. Steps are left out.
 // Times have no zone there and are taken for UTC.
 func (r *reader) readSacct() error {
-	header, _, err := r.next()
-	if err != nil {
-		return err
-	}
-	c := newColumns(strings.Split(header, "|"))
-	err = c.need("JobID|JobIDRaw", "Submit", "ElapsedRaw|Elapsed|End", "AllocTRES|ReqTRES|AllocCPUS|NCPUS|ReqCPUS")
+	c, err := r.columns("|", "JobID|JobIDRaw", "Submit", "ElapsedRaw|Elapsed|End", "AllocTRES|ReqTRES|AllocCPUS|NCPUS|ReqCPUS")
 	if err != nil {
 		return err
 	}

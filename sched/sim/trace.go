@@ -284,6 +284,16 @@ func newColumns(header []string) columns {
 	return c
 }
 
+// columns reads the header of a trace, in which all names have to be.
+func (r *reader) columns(separator string, names ...string) (columns, error) {
+	header, _, err := r.next()
+	if err != nil {
+		return nil, err
+	}
+	c := newColumns(strings.Split(header, separator))
+	return c, c.need(names...)
+}
+
 // need says whether all names are there, of which any may be several joined by "|", one
 // of which is enough.
 func (c columns) need(names ...string) error {
