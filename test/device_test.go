@@ -195,26 +195,7 @@ devices:
 func TestDeviceJoined(t *testing.T) {
 	m := newGPUMachine(t, newPerson(t), fakedriver.Options{GPUs: 2})
 	image := m.image(t, nil)
-	up := filepath.Join(t.TempDir(), "out")
-	f, err := os.Create(up)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &running{cmd: m.command("run", "-q", "--container-image="+image, "--container-name=gpu", "--gpus=device=1", "--", "sh", "-c", "echo up; exec sleep 1000"), done: make(chan struct{})}
-	r.cmd.Stdout, r.cmd.Stderr = f, &r.err
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		defer close(r.done)
-		_ = r.cmd.Wait() // it is killed
-		_ = f.Close()
-	}()
-	t.Cleanup(func() { r.stop(t) })
-	waitFor(t, func() bool {
-		b, err := os.ReadFile(up)
-		return err == nil && string(b) == "up\n"
-	})
+	r := m.hold(t, image, "echo up", "--container-name=gpu", "--gpus=device=1")
 	outcomeOf(t, m.command("exec", "gpu", "--", "sh", "-c", listGPUs+"; echo $NVIDIA_VISIBLE_DEVICES")).
 		want(t, 0, strings.TrimSuffix(m.nodes(1), "$")+"void\n$", "")
 	m.run(t, image, "--container-name=gpu", "--gpus=device=1", "--", "sh", "-c", listGPUs).want(t, 0, m.nodes(1), "")

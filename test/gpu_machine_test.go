@@ -130,6 +130,39 @@ func (m *gpuMachine) run(t *testing.T, image string, args ...string) outcome {
 // aboutProc is what is said where /proc is covered, as it is here.
 var aboutProc = regexp.MustCompile(`gangway: warning: (processes of the host are visible|.*mount proc on /proc).*\n`)
 
+// hold starts a run that has what it has until it is stopped, and returns when its script
+// has said "up".
+func (m *gpuMachine) hold(t *testing.T, image, script string, options ...string) *running {
+	t.Helper()
+	args := append([]string{"run", "-q", "--container-image=" + image}, options...)
+	r := &running{cmd: m.command(append(args, "--", "sh", "-c", script+"; exec sleep 1000")...), done: make(chan struct{})}
+	out := filepath.Join(t.TempDir(), "out")
+	f, err := os.Create(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cmd.Stdout, r.cmd.Stderr = f, &r.err
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(r.done)
+		_ = r.cmd.Wait() // it is killed
+		_ = f.Close()
+	}()
+	t.Cleanup(func() { r.stop(t) })
+	waitFor(t, func() bool {
+		b, err := os.ReadFile(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.out.Reset()
+		r.out.Write(b)
+		return strings.HasSuffix(string(b), "up\n")
+	})
+	return r
+}
+
 // nodes are those of GPU i and those that every GPU needs, as "ls" shows them.
 func (m *gpuMachine) nodes(gpus ...int) string {
 	var b strings.Builder

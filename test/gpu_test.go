@@ -75,31 +75,7 @@ func TestGPULeases(t *testing.T) {
 	m.run(t, image, "--", "true").want(t, 0, "", "") // it is pulled
 	var holders []*running
 	for range 2 {
-		r := &running{cmd: m.command("run", "-q", "--container-image="+image, "--gpus=1", "--", "sh", "-c", listGPUs+"; echo up; exec sleep 1000"), done: make(chan struct{})}
-		out := filepath.Join(t.TempDir(), "out")
-		f, err := os.Create(out)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.cmd.Stdout, r.cmd.Stderr = f, &r.err
-		if err := r.cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			defer close(r.done)
-			_ = r.cmd.Wait() // it is killed
-			_ = f.Close()
-		}()
-		t.Cleanup(func() { r.stop(t) })
-		waitFor(t, func() bool {
-			b, err := os.ReadFile(out)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.out.Reset()
-			r.out.Write(b)
-			return strings.HasSuffix(string(b), "up\n")
-		})
+		r := m.hold(t, image, listGPUs+"; echo up", "--gpus=1")
 		holders = append(holders, r)
 	}
 	for i, r := range holders {
