@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -64,6 +65,9 @@ func (f *deviceFlags) options(c *config.Config, getenv func(string) string) (ste
 			return d, fmt.Errorf("read --cdi-dir: %w", err)
 		}
 		d.Dirs[i] = abs
+	}
+	if d.GPUWait != 0 && d.GPUs == "" && len(d.CDI) == 0 {
+		return d, fault.Usage(errors.New("--gpu-wait: no GPUs are asked for"), "add --gpus N, or leave it out")
 	}
 	if d.GPUWait < 0 && d.GPUWait != -time.Second {
 		return d, fault.Usage(fmt.Errorf("--gpu-wait %s: a time is not negative", d.GPUWait), "write a time, as in 10m; or -1s for as long as it takes")

@@ -180,7 +180,9 @@ func (s *step) deviceRules() []specs.LinuxDeviceCgroup {
 		case source == "/dev":
 			s.Log.Warn("devices of /dev that the container was not given by name cannot be used in it", "mount", m.Destination)
 		case strings.HasPrefix(source, "/dev/"):
-			eachNode(source, func(name string) { allow(name, m.Options) })
+			if !eachNode(source, func(name string) { allow(name, m.Options) }) {
+				s.Log.Warn("not all devices of a directory can be used in the container: it has too many", "directory", source, "limit", mostNodes)
+			}
 		default:
 			allow(source, m.Options)
 		}
@@ -207,8 +209,9 @@ func (s *step) mounts() []specs.Mount {
 // mostNodes bounds how many devices a directory gives.
 const mostNodes = 1024
 
-// eachNode calls f with what is in a directory of devices, or with what is none.
-func eachNode(name string, f func(name string)) {
+// eachNode calls f with what is in a directory of devices, or with what is none, and says
+// whether that was all.
+func eachNode(name string, f func(name string)) bool {
 	n := 0
 	_ = filepath.WalkDir(name, func(at string, d fs.DirEntry, err error) error {
 		if n++; n > mostNodes {
@@ -219,6 +222,7 @@ func eachNode(name string, f func(name string)) {
 		}
 		return nil // what cannot be looked at is not given
 	})
+	return n <= mostNodes
 }
 
 // notEnforced is the error of --require-cgroup.
