@@ -244,4 +244,5 @@ type Error struct {
 	Kind                   string // Slurm's name of the error, without ESLURM_: INVALID_JOB_ID, ...
 }
 
+// Error is What.
 func (e *Error) Error() string { return e.What }
