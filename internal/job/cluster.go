@@ -1,0 +1,15 @@
+package job
+
+// Cluster is what a cluster is declared to be: the file cluster.json of a state directory,
+// which "gangway up" writes, and controller and agents read when they start.
+type Cluster struct {
+	Name       string
+	Nodes      []Node
+	Declared   bool // the nodes' hardware is as written here, whatever is there
+	Partitions []Partition
+	Network    Network
+	Config     Config
+	// SuspectAfter and LostAfter are how long a node may be silent until it takes nothing
+	// new, and until what ran there is lost; 0: 5 s, 60 s.
+	SuspectAfter, LostAfter Duration
+}
