@@ -208,6 +208,7 @@ type Change struct {
 	Full   bool        `json:",omitempty"` // to the batch script and all steps
 	Step   *job.StepID `json:",omitempty"`
 	Hold   bool        `json:",omitempty"` // POST /v1/jobs/ID/requeue
+	Exit   int         `json:",omitempty"` // POST /v1/jobs/ID/end: of an allocation, by its owner
 	State  string      `json:",omitempty"` // POST /v1/nodes/NAME: drain, resume, down, ...
 	Reason string      `json:",omitempty"`
 	Spec   *job.Spec   `json:",omitempty"` // POST /v1/jobs/ID

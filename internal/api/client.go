@@ -1,0 +1,183 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/fault"
+)
+
+// dialTimeout is how long a connection may take, and answerTimeout the beginning of an
+// answer to a request that does not wait for anything.
+const (
+	dialTimeout   = time.Second
+	answerTimeout = 20 * time.Second
+)
+
+// Client talks to one service: the controller, or an agent.
+type Client struct {
+	address string
+	dial    func(ctx context.Context) (net.Conn, error)
+	http    *http.Client
+}
+
+// Dial makes a Client for an address: unix:PATH or host:port. It connects when the first
+// request is made.
+func Dial(address string) *Client {
+	network, name := "tcp", address
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		network, name = "unix", path
+	}
+	c := &Client{address: address}
+	dialer := net.Dialer{Timeout: dialTimeout}
+	c.dial = func(ctx context.Context) (net.Conn, error) { return dialer.DialContext(ctx, network, name) }
+	c.http = &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+		// Requests of one command come one after the other, but for its streams.
+		MaxIdleConnsPerHost: 4, DisableCompression: true,
+	}}
+	return c
+}
+
+// Address is what the Client was made for.
+func (c *Client) Address() string { return c.address }
+
+// Close closes connections that are not in use.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Unreachable is that nobody answers at an address.
+type Unreachable struct {
+	Address string
+	Err     error
+	Timeout bool // there was a connection, but no answer
+}
+
+// Error implements error.
+func (e *Unreachable) Error() string {
+	return fmt.Sprintf("contact controller at %s: %v", e.Address, e.Err)
+}
+
+// Unwrap is the error of the network.
+func (e *Unreachable) Unwrap() error { return e.Err }
+
+// unreachable makes an error of the network one for people.
+func (c *Client) unreachable(err error) error {
+	var op *net.OpError
+	timeout := errors.Is(err, context.DeadlineExceeded)
+	if errors.As(err, &op) {
+		timeout = timeout || op.Timeout()
+		err = op.Err // without the address again
+	}
+	if timeout {
+		err = errors.New("no answer in time")
+	}
+	return &fault.Error{
+		What: &Unreachable{Address: c.address, Err: err, Timeout: timeout},
+		Hint: "is it running? gangway up starts one here", Code: fault.CodeUnreachable,
+	}
+}
+
+// call sends in as JSON and reads the answer into out; nil is none. Where wait is false
+// the answer has to begin soon.
+func (c *Client) call(ctx context.Context, method, path string, in, out any, wait bool) error {
+	if !wait {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, answerTimeout)
+		defer cancel()
+	}
+	resp, err := c.do(ctx, method, path, in)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if out == nil {
+		_, err = io.Copy(io.Discard, resp.Body)
+	} else {
+		err = json.NewDecoder(resp.Body).Decode(out)
+	}
+	if err != nil {
+		return fmt.Errorf("read answer of %s: %w", c.address, c.orContext(ctx, err))
+	}
+	return nil
+}
+
+// orContext is what ended ctx, or else err as one of the network.
+func (c *Client) orContext(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
+		return context.Canceled
+	}
+	return c.unreachable(err)
+}
+
+// do sends a request. An answer that is a refusal comes back as an *[Error] in a fault.
+func (c *Client) do(ctx context.Context, method, path string, in any) (*http.Response, error) {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, fmt.Errorf("write request: %w", err)
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://gangway"+path, body)
+	if err != nil {
+		return nil, fmt.Errorf("write request: %w", err)
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.orContext(ctx, err)
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return nil, refusal(resp)
+}
+
+// refusal is what an answer says that is not a good one.
+func refusal(resp *http.Response) error {
+	b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	var e Error
+	if json.Unmarshal(b, &e) != nil || e.What == "" {
+		e.What = fmt.Sprintf("the controller answers %s: %.200s", resp.Status, bytes.TrimSpace(b))
+	}
+	return e.fault()
+}
+
+// fault is e for people; errors.As finds e in it.
+func (e *Error) fault() error {
+	return &fault.Error{What: e, Cause: e.Cause, Hint: e.Hint, See: e.See, Code: e.Code}
+}
+
+// lines reads an answer of JSON documents, one a line, and calls f for each until it says
+// false, the answer ends, which is io.EOF, or ctx does.
+func lines[T any](ctx context.Context, c *Client, path string, f func(*T) bool) error {
+	resp, err := c.do(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	for dec := json.NewDecoder(resp.Body); ; {
+		var v T
+		if err := dec.Decode(&v); err != nil {
+			if errors.Is(err, io.EOF) {
+				return io.EOF
+			}
+			return c.orContext(ctx, err)
+		}
+		if !f(&v) {
+			return nil
+		}
+	}
+}
