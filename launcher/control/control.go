@@ -29,9 +29,9 @@ const (
 // supervisor's environment and in that of each rank, see [MarkerOf].
 const Marker = "GANGWAY_STEP"
 
-// MarkerOf is the value of the marker: CLUSTER/NODE/ and the name of the run directory.
+// MarkerOf is the value of the marker: CLUSTER/NODE/, the name of the run directory, and /.
 func MarkerOf(cluster, node string, k job.StepKey) string {
-	return cluster + "/" + node + "/" + DirOf(k)
+	return cluster + "/" + node + "/" + DirOf(k) + "/"
 }
 
 // Request is a line to the supervisor: one field of it.

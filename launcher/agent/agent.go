@@ -1,0 +1,245 @@
+// Package agent is the daemon of a node: it holds one session to the controller, starts a
+// supervisor ("gangway step") for each step that the controller sends, passes on what
+// they say, finds them again when it was killed, and sees to it that nothing of a job is
+// left when the job is over.
+//
+// First use: New(Options) and [Agent.Run], which returns when its context ends or it was
+// asked to stop.
+//
+// One goroutine owns all lives of steps; what they become is decided by a pure function
+// (life.go). Supervisors, the session and the HTTP service have goroutines of their own
+// that post to it. The package runs no rank and no container itself, and decides nothing
+// about nodes other than its own.
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/wire"
+	"github.com/gangway-hpc/gangway/launcher/control"
+)
+
+// Options say who the agent is.
+type Options struct {
+	Cluster string // name and id: no two clusters of a machine have the same
+	Name    string // of the cluster, for people and the controller
+	Node    job.Node
+	// Declared says that Node is as configured, whatever is there.
+	Declared bool
+	// Dir is the node's directory, of the agent alone. Steps have theirs below it.
+	Dir string
+	// Wire is the path of the controller's socket for daemons, and Socket that of the
+	// agent's own for clients. They have at most 107 bytes.
+	Wire, Socket string
+	Gangway      string   // the program that supervises steps and fetches images
+	Environ      []string // of supervisors
+	Store        string   // of images
+	Version      string
+	Log          *slog.Logger
+}
+
+// Agent is the daemon of one node.
+type Agent struct {
+	Options
+	instance string
+	boot     string
+	epoch    uint64
+	inputs   *queue[any]
+	steps    map[job.StepKey]*held
+	releases map[release]*releasing
+	outbox   *queue[*wire.AgentMessage] // of the session; nil: there is none
+	said     bool                       // the controller's Welcome came on it
+	stopping time.Time                  // zero: no
+	images   *inventory
+}
+
+// held is a life with who does what it says.
+type held struct {
+	life
+	*supervisor
+}
+
+// stopGrace is how long ranks have when the agent ends with its steps.
+const stopGrace = 5 * time.Second
+
+// tick is how often deadlines are looked at.
+const tick = 200 * time.Millisecond
+
+// New makes an agent.
+func New(o Options) *Agent {
+	return &Agent{
+		Options: o, instance: rand.Text(), boot: bootID(), inputs: newQueue[any](),
+		steps: map[job.StepKey]*held{}, releases: map[release]*releasing{},
+		images: newInventory(o.Store),
+	}
+}
+
+// Stop makes Run end all steps of the node, and return then. Their ends are kept for the
+// controller.
+func (a *Agent) Stop() { a.inputs.put(stopIn{}) }
+
+// Run works until ctx ends, which leaves the steps as they are, or until it was stopped.
+func (a *Agent) Run(ctx context.Context) error {
+	lock, err := a.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Release() }() // it ends with the process
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	a.epoch = a.readEpoch()
+	if err := a.findSteps(ctx); err != nil {
+		return err
+	}
+	serve, err := a.listen()
+	if err != nil {
+		return err
+	}
+	defer serve()()
+	go a.session(ctx)
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		for _, in := range a.inputs.take() {
+			a.input(ctx, in)
+		}
+		if !a.stopping.IsZero() && a.stopped() {
+			return nil
+		}
+		select {
+		case <-a.inputs.ready:
+		case <-ticker.C:
+			a.everyStep(ctx, tickIn{})
+			a.tickReleases(ctx)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// What is posted to the loop, besides what is a life's.
+type (
+	stepIn struct {
+		key job.StepKey
+		in  any
+	}
+	sessionIn struct{ outbox *queue[*wire.AgentMessage] } // nil: it ended
+	messageIn struct {
+		outbox  *queue[*wire.AgentMessage] // of the session it came by
+		message *wire.ControllerMessage
+	}
+	sayIn     struct{ message *wire.AgentMessage }
+	cleanedIn struct {
+		release release
+		left    string
+	}
+	stopIn struct{}
+)
+
+// input takes one.
+func (a *Agent) input(ctx context.Context, in any) {
+	switch in := in.(type) {
+	case stepIn:
+		if h := a.steps[in.key]; h != nil {
+			a.happen(h, in.in)
+		}
+	case sessionIn:
+		a.outbox, a.said = in.outbox, false
+		if in.outbox != nil {
+			in.outbox.put(&wire.AgentMessage{Message: &wire.AgentMessage_Hello{Hello: a.hello()}})
+		}
+	case messageIn:
+		if in.outbox == a.outbox {
+			a.message(ctx, in.message)
+		}
+	case sayIn:
+		a.say(in.message)
+	case cleanedIn:
+		a.cleaned(in)
+	case stopIn:
+		if !a.stopping.IsZero() {
+			return
+		}
+		a.stopping = time.Now()
+		fault := &job.Fault{What: "the cluster was stopped", Hint: "start it again with the same state directory: gangway up", Node: true}
+		a.everyStep(ctx, killIn{grace: stopGrace, why: fault.What, fault: fault})
+	}
+}
+
+// say sends a message, if there is a session. What has to be known later too is said
+// again by then.
+func (a *Agent) say(m *wire.AgentMessage) {
+	if a.outbox != nil && a.said {
+		a.outbox.put(m)
+	}
+}
+
+// happen lets something happen to a life, and has done what follows.
+func (a *Agent) happen(h *held, in any) {
+	life, todo := h.step(in, time.Now())
+	h.life = life
+	for _, do := range todo {
+		switch do := do.(type) {
+		case sayDo:
+			a.say(do.message)
+		case destroyDo:
+			// Not in the supervisor's queue: that may be stuck with what is destroyed.
+			go kill(h.marker, none, slack)
+		case discardDo:
+			delete(a.steps, h.life.key)
+			h.todo.put(do)
+		default:
+			h.todo.put(do)
+		}
+	}
+}
+
+func (a *Agent) everyStep(ctx context.Context, in any) {
+	if ctx.Err() != nil {
+		return
+	}
+	for _, h := range a.steps {
+		a.happen(h, in)
+	}
+}
+
+// stopped says whether all steps have ended, or were given time enough for it.
+func (a *Agent) stopped() bool {
+	for _, h := range a.steps {
+		if h.phase != ended && time.Since(a.stopping) < stopGrace+slack {
+			return false
+		}
+	}
+	// Who only keeps output for clients ends too.
+	kill(a.Cluster+"/"+a.Node.Name+"/", none, time.Second)
+	return true
+}
+
+// hold makes a life that does not know anything yet.
+func (a *Agent) hold(ctx context.Context, key job.StepKey) *held {
+	name := control.DirOf(key)
+	s := &supervisor{
+		key: key, dir: filepath.Join(a.stepsDir(), name), node: a.Node.Name, marker: control.MarkerOf(a.Cluster, a.Node.Name, key),
+		gangway: a.Gangway, environ: a.Environ, log: a.Log, todo: newQueue[any](),
+		post: func(in any) { a.inputs.put(stepIn{key, in}) },
+	}
+	h := &held{life{key: key, node: a.Node.Name}, s}
+	a.steps[key] = h
+	go s.work(ctx)
+	return h
+}
+
+func (a *Agent) stepsDir() string { return filepath.Join(a.Dir, "steps") }
+
+// unknown is the end of a step that is not here.
+func (a *Agent) unknown(key job.StepKey) job.StepEnd {
+	return job.StepEnd{Key: key, Node: a.Node.Name, End: job.Time(time.Now().UnixMilli()), Fault: &job.Fault{
+		What: fmt.Sprintf("node %s does not know step %s", a.Node.Name, key), Node: true,
+	}}
+}

@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/launcher/control"
+)
+
+// listen makes the agent's socket, and returns what begins to serve it, which returns what
+// ends that.
+func (a *Agent) listen() (serve func() func(), err error) {
+	if err := os.Remove(a.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("make socket of node %s: %w", a.Node.Name, err)
+	}
+	l, err := net.Listen("unix", a.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("make socket of node %s: %w", a.Node.Name, err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /v1/steps", a.serveSteps)
+	mux.HandleFunc("GET /v1/steps/{key}/io", a.serveIO)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	return func() func() {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = server.Serve(peerListener{l}) // its end is asked for
+		}()
+		return func() {
+			_ = server.Close()
+			<-done
+		}
+	}, nil
+}
+
+// peerListener accepts connections of this user and of root.
+type peerListener struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l peerListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		uid, err := peer(c)
+		if err == nil && (uid == 0 || uid == uint32(os.Geteuid())) {
+			return c, nil
+		}
+		_ = c.Close()
+	}
+}
+
+// peer is the user at the other end of a unix socket.
+func peer(c net.Conn) (uint32, error) {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return 0, fmt.Errorf("look at peer: not a unix socket but %T", c)
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	var inner error
+	err = raw.Control(func(fd uintptr) { cred, inner = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = errors.Join(err, inner); err != nil {
+		return 0, err
+	}
+	return cred.Uid, nil
+}
+
+// serveSteps lists the run directories: the keys of what is here.
+func (a *Agent) serveSteps(w http.ResponseWriter, _ *http.Request) {
+	entries, err := os.ReadDir(a.stepsDir())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	names := []string{}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(names) // who asked may be gone
+}
+
+// serveIO makes the connection the supervisor's: bytes go both ways until one of the two
+// has enough. The client sends the first line.
+func (a *Agent) serveIO(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("key")
+	if _, err := control.ParseDir(name); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if r.Header.Get("Upgrade") != "gangway-stdio" {
+		http.Error(w, "the protocol is gangway-stdio: ask with Connection: Upgrade, Upgrade: gangway-stdio", http.StatusUpgradeRequired)
+		return
+	}
+	dir := filepath.Join(a.stepsDir(), name)
+	step, err := control.Dial(dir)
+	if err != nil {
+		refuseIO(w, dir, err)
+		return
+	}
+	defer step.Close()
+	c, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Time{}); err != nil {
+		return
+	}
+	if _, err := io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: gangway-stdio\r\n\r\n"); err != nil {
+		return
+	}
+	client, ok := c.(*net.UnixConn)
+	if !ok {
+		return
+	}
+	early, err := buffered.Reader.Peek(buffered.Reader.Buffered())
+	if err == nil && len(early) > 0 {
+		_, err = step.Write(early)
+	}
+	if err != nil {
+		return
+	}
+	join(client, step.UnixConn)
+}
+
+// refuseIO says why there is no connection: 404 where the step is not known (yet), 503
+// where it is not ready, 410 with its end where it has ended.
+func refuseIO(w http.ResponseWriter, dir string, why error) {
+	if b, err := os.ReadFile(filepath.Join(dir, control.EndFile)); err == nil {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusGone)
+		_, _ = w.Write(b) // who asked may be gone
+		return
+	}
+	code := http.StatusServiceUnavailable
+	if _, err := os.Stat(dir); err != nil {
+		code = http.StatusNotFound
+	}
+	http.Error(w, why.Error(), code)
+}
+
+// join passes bytes both ways. The end of one way is passed on; both ends are the end.
+func join(a, b *net.UnixConn) {
+	done := make(chan struct{})
+	pass := func(to, from *net.UnixConn) {
+		_, _ = io.Copy(to, from) // whichever end went away
+		_ = to.CloseWrite()
+		done <- struct{}{}
+	}
+	go pass(a, b)
+	go pass(b, a)
+	<-done
+	<-done
+}

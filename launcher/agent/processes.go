@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/launcher/control"
+)
+
+// process is a process of the machine that cannot be mistaken for a later one with its
+// number.
+type process struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // field 22 of /proc/PID/stat
+}
+
+// processOf is the process that has a number now.
+func processOf(pid int) (process, error) {
+	start, _, err := statOf(pid)
+	return process{pid, start}, err
+}
+
+// alive says whether it runs. One that has ended and that nobody waited for does not.
+func (p process) alive() bool {
+	start, state, err := statOf(p.PID)
+	return err == nil && start == p.Start && state != 'Z' && state != 'X'
+}
+
+// statOf reads /proc/PID/stat, in which the name may hold anything but ends with the last
+// parenthesis.
+func statOf(pid int) (start uint64, state byte, err error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, 0, err
+	}
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(fields) < 20 {
+		return 0, 0, fmt.Errorf("read /proc/%d/stat: too short", pid)
+	}
+	start, err = strconv.ParseUint(fields[19], 10, 64)
+	return start, fields[0][0], err
+}
+
+// marked returns the processes whose marker begins with prefix, but for those in spare.
+func marked(prefix string, spare map[int]bool) []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var found []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err == nil && !spare[pid] && hasMarker(pid, prefix) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// hasMarker looks at the environment with which a process was started. Others' processes
+// cannot be looked at, and have none of ours.
+func hasMarker(pid int, prefix string) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return false
+	}
+	want := []byte(control.Marker + "=" + prefix)
+	for v := range bytes.SplitSeq(b, []byte{0}) {
+		if bytes.HasPrefix(v, want) {
+			_, state, err := statOf(pid)
+			return err == nil && state != 'Z' && state != 'X'
+		}
+	}
+	return false
+}
+
+// kill ends the processes whose marker begins with prefix, again and again until there
+// are none, and returns those that are still there when the time is over.
+func kill(prefix string, spare func() map[int]bool, patience time.Duration) []int {
+	for deadline := time.Now().Add(patience); ; {
+		left := marked(prefix, spare())
+		if len(left) == 0 {
+			return nil
+		}
+		for _, pid := range left {
+			killMarked(pid, prefix)
+		}
+		if time.Now().After(deadline) {
+			return left
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// killMarked kills a process, if its number has not become another's since.
+func killMarked(pid int, prefix string) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // before Linux 5.3, or by a filter
+		_ = unix.Kill(pid, unix.SIGKILL)
+		return
+	}
+	if err != nil {
+		return // it has ended
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if hasMarker(pid, prefix) {
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // it may have ended
+	}
+}

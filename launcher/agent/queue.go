@@ -1,0 +1,34 @@
+package agent
+
+import "sync"
+
+// queue is a list without a bound between goroutines: whoever puts never waits. What is
+// put is little, and bounded by what the controller asks for.
+type queue[T any] struct {
+	mu    sync.Mutex
+	items []T
+	ready chan struct{} // has a value when there may be items
+}
+
+func newQueue[T any]() *queue[T] {
+	return &queue[T]{ready: make(chan struct{}, 1)}
+}
+
+func (q *queue[T]) put(items ...T) {
+	q.mu.Lock()
+	q.items = append(q.items, items...)
+	q.mu.Unlock()
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+}
+
+// take returns all that is there.
+func (q *queue[T]) take() []T {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	items := q.items
+	q.items = nil
+	return items
+}

@@ -1,0 +1,184 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/wire"
+	"github.com/gangway-hpc/gangway/launcher/control"
+)
+
+// maxMessage bounds a message: a program's environment and script travel in one.
+const maxMessage = 64 << 20
+
+// session keeps one to the controller, for ever.
+func (a *Agent) session(ctx context.Context) {
+	for pause := 10 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
+		began := time.Now()
+		err := a.oneSession(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		a.Log.Info("session ended", "err", err)
+		if time.Since(began) > time.Second {
+			pause = 10 * time.Millisecond
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (a *Agent) oneSession(ctx context.Context) error {
+	conn, err := grpc.NewClient("unix:"+a.Wire, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := wire.NewControllerClient(conn).Session(ctx)
+	if err != nil {
+		return err
+	}
+	outbox := newQueue[*wire.AgentMessage]()
+	a.inputs.put(sessionIn{outbox})
+	defer a.inputs.put(sessionIn{})
+	go func() {
+		defer cancel()
+		for {
+			for _, m := range outbox.take() {
+				if stream.Send(m) != nil {
+					return // Recv says why
+				}
+			}
+			select {
+			case <-outbox.ready:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if w := m.GetWelcome(); w != nil {
+			go a.heartbeats(ctx, time.Duration(w.HeartbeatMs)*time.Millisecond)
+		}
+		a.inputs.put(messageIn{outbox, m})
+	}
+}
+
+// hello says who this is and what it has.
+func (a *Agent) hello() *wire.Hello {
+	h := &wire.Hello{
+		Protocol: wire.Protocol, Version: a.Version, Cluster: a.Name, Node: a.Node.Name, BootId: a.boot,
+		Instance: a.instance, Epoch: a.epoch, Hardware: mustJSON(a.Node), Declared: a.Declared,
+		Address: a.Node.Addr, Socket: "unix:" + a.Socket, Images: a.images.list(), Pid: int32(os.Getpid()),
+	}
+	for key, held := range a.steps {
+		h.Steps = append(h.Steps, &wire.StepState{Key: wire.KeyOf(key), Phase: held.state()})
+	}
+	return h
+}
+
+// message takes one of the controller's.
+func (a *Agent) message(ctx context.Context, m *wire.ControllerMessage) {
+	switch m := m.Message.(type) {
+	case *wire.ControllerMessage_Welcome:
+		a.welcome(ctx, m.Welcome)
+	case *wire.ControllerMessage_Prepare:
+		if a.seen(ctx, m.Prepare.Epoch) {
+			a.prepare(ctx, m.Prepare)
+		}
+	case *wire.ControllerMessage_Start:
+		if a.seen(ctx, m.Start.Epoch) {
+			a.known(m.Start.Key, startIn{control.Start{Image: m.Start.Image, MasterAddr: m.Start.MasterAddr, MasterPort: int(m.Start.MasterPort)}})
+		}
+	case *wire.ControllerMessage_Renew:
+		if a.seen(ctx, m.Renew.Epoch) {
+			a.known(m.Renew.Key, renewIn{ms(m.Renew.LeaseMs)})
+		}
+	case *wire.ControllerMessage_Signal:
+		if a.seen(ctx, m.Signal.Epoch) {
+			a.known(m.Signal.Key, signalIn{int(m.Signal.Signal)})
+		}
+	case *wire.ControllerMessage_Kill:
+		if a.seen(ctx, m.Kill.Epoch) {
+			a.known(m.Kill.Key, killIn{grace: ms(m.Kill.GraceMs), why: m.Kill.Why})
+		}
+	case *wire.ControllerMessage_EndedAck:
+		if h := a.steps[m.EndedAck.Key.Of()]; h != nil {
+			a.happen(h, ackIn{})
+		}
+	case *wire.ControllerMessage_Release:
+		if a.seen(ctx, m.Release.Epoch) {
+			a.release(ctx, release{job.ID(m.Release.Job), int(m.Release.Attempt)})
+		}
+	case *wire.ControllerMessage_Precache:
+		go a.precache(ctx, m.Precache)
+	}
+}
+
+// known lets something happen to a step. Of one that is not here the end is said.
+func (a *Agent) known(k *wire.StepKey, in any) {
+	key := k.Of()
+	if h := a.steps[key]; h != nil {
+		a.happen(h, in)
+		return
+	}
+	switch in.(type) {
+	case startIn, killIn:
+		a.say(sayEnd(a.unknown(key)).message)
+	}
+}
+
+// welcome is the controller's answer to what Hello said. What it does not keep is ended.
+func (a *Agent) welcome(ctx context.Context, w *wire.Welcome) {
+	if !a.seen(ctx, w.Epoch) {
+		a.outbox = nil // its messages are not heard any more
+		return
+	}
+	a.said = true
+	fate := map[job.StepKey]any{}
+	for _, k := range w.Keep {
+		fate[k.Of()] = restateIn{}
+	}
+	for _, k := range w.Ended {
+		fate[k.Of()] = ackIn{}
+	}
+	for key, h := range a.steps {
+		in, ok := fate[key]
+		if !ok {
+			in = killIn{why: "the controller does not know it"}
+		}
+		a.happen(h, in)
+	}
+}
+
+func (a *Agent) prepare(ctx context.Context, m *wire.Prepare) {
+	key := m.Key.Of()
+	h := a.steps[key]
+	if h == nil {
+		h = a.hold(ctx, key)
+	}
+	var spec job.StepSpec
+	if err := json.Unmarshal(m.Spec, &spec); err != nil {
+		a.happen(h, failedIn{job.Fault{What: fmt.Sprintf("read step %s", key), Cause: err.Error()}})
+		return
+	}
+	a.happen(h, prepareIn{&spec, ms(m.LeaseMs), ms(m.ProgressMs), ms(m.TotalMs)})
+}
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
