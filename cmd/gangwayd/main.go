@@ -1,5 +1,5 @@
-// Command gangwayd is the daemon side: controller, node agent and store service,
-// once they exist. Today it only says what it is.
+// Command gangwayd is the daemon side: controller, node agent, and a whole cluster of them
+// on one machine.
 //
 // This file is the command table; a verb is one file beside it and one line here.
 package main
@@ -12,11 +12,12 @@ func program() cli.Program {
 	return cli.Program{
 		Name:  "gangwayd",
 		Short: "the daemons of Gangway",
-		Long: `The daemons of Gangway: controller, node agent and store service.
-
-None of them exists in this version; the commands below are all there is.`,
-		Example: "gangwayd version --json",
+		Long: `The daemons of Gangway: the controller, the agent of a node, and up, which runs a
+whole cluster of them on this machine.`,
+		Example: "gangwayd up --nodes 4",
 		Verbs: []cli.Verb{
+			upVerb,
+			agentVerb,
 			cli.Version,
 			cli.Completion,
 			cli.Man,

@@ -66,3 +66,6 @@ func Version(env *Env) *cobra.Command {
 	}
 	return cmd
 }
+
+// Release is the version of the running program, as daemons tell each other.
+func Release() string { return buildInfo("").Version }

@@ -3,7 +3,10 @@ package job
 // Cluster is what a cluster is declared to be: the file cluster.json of a state directory,
 // which "gangway up" writes, and controller and agents read when they start.
 type Cluster struct {
-	Name       string
+	Name string
+	// ID is random, made once with the state directory: clusters of one name are told apart
+	// by it in markers of processes.
+	ID         string
 	Nodes      []Node
 	Declared   bool // the nodes' hardware is as written here, whatever is there
 	Partitions []Partition

@@ -27,6 +27,12 @@ func processOf(pid int) (process, error) {
 	return process{pid, start}, err
 }
 
+// StartOf is when a process started: field 22 of /proc/PID/stat.
+func StartOf(pid int) (uint64, error) {
+	start, _, err := statOf(pid)
+	return start, err
+}
+
 // alive says whether it runs. One that has ended and that nobody waited for does not.
 func (p process) alive() bool {
 	start, state, err := statOf(p.PID)

@@ -249,8 +249,8 @@ func readJSON[T any](name string) (T, error) {
 	return v, nil
 }
 
-// basic is the environment of supervisors: that of the agent without what is of a job.
-func basic(environ []string) []string {
+// Basic is the environment of supervisors: that of the agent without what is of a job.
+func Basic(environ []string) []string {
 	var all []string
 	for _, v := range environ {
 		if !strings.HasPrefix(v, control.Marker+"=") && !strings.HasPrefix(v, "SLURM_") {

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/slurm"
+)
+
+// upFlags are what "up" is told.
+type upFlags struct {
+	stateDir, name, gres, slurmConf string
+	nodes, cpus                     int
+	memory                          string
+	keep                            bool
+	given                           bool // something of what the cluster is like
+}
+
+func upVerb(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "run a whole cluster on this machine, in the foreground",
+		Long: `Run a whole cluster on this machine, in the foreground: a controller and a daemon for
+each node, as processes of yours. Commands of yours find it without any setting; where
+several run, GANGWAY_CLUSTER=NAME chooses.
+
+What the nodes have is declared, not measured: --gres gpu:h100:8 gives nodes that are
+scheduled as if they had eight GPUs each. CPUs are by default the machine's for each
+node, memory is divided among them. With --slurm-conf nodes, partitions and topology are
+those of slurm.conf, gres.conf and topology.conf.
+
+All is kept in the state directory, and the next up there continues: what waits goes on
+waiting, and what is known stays known. Flags that say what the cluster is like replace
+what was said before. A daemon that dies is started again; jobs do not notice.
+
+Ctrl-C ends the cluster: running steps are ended, and their jobs start again with the
+next up if they may be requeued, or else have failed. With --keep they go on running, and
+the next up takes them up again. If this process is killed, steps go on as with --keep.`,
+		Example: `gangway up --nodes 4
+gangway up --nodes 4 --gres gpu:h100:8 --cpus-per-node 64
+gangway up --slurm-conf /etc/slurm --state-dir ~/trial`,
+	}
+	u := &upFlags{}
+	f := cmd.Flags()
+	f.IntVar(&u.nodes, "nodes", 1, "how many nodes")
+	f.StringVar(&u.gres, "gres", "", "generic resources of each node, as gpu:h100:8")
+	f.IntVar(&u.cpus, "cpus-per-node", 0, "CPUs of each node (default the machine's)")
+	f.StringVar(&u.memory, "mem", "", "memory of each node, as 64G (default the machine's, divided)")
+	f.StringVar(&u.slurmConf, "slurm-conf", "", "directory of slurm.conf: nodes and partitions are those")
+	f.StringVar(&u.stateDir, "state-dir", "", "where all is kept (default $XDG_STATE_HOME/gangway/up, ~/.local/state/gangway/up)")
+	f.StringVar(&u.name, "name", "", "name of the cluster (default that of the state directory, or slurm.conf's)")
+	f.BoolVar(&u.keep, "keep", false, "leave running steps alone when this ends")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		for _, name := range []string{"nodes", "gres", "cpus-per-node", "mem", "slurm-conf"} {
+			u.given = u.given || f.Changed(name)
+		}
+		if u.slurmConf != "" {
+			for _, name := range []string{"nodes", "gres", "cpus-per-node", "mem"} {
+				if f.Changed(name) {
+					return fault.Usage(fmt.Errorf("--%s with --slurm-conf: what nodes have is in slurm.conf", name), "leave one of the two out")
+				}
+			}
+		}
+		return u.run(context.WithoutCancel(cmd.Context()), env)
+	}
+	return cmd
+}
+
+func (u *upFlags) run(ctx context.Context, env *cli.Env) error {
+	began := env.Now()
+	if err := u.findState(env.Getenv); err != nil {
+		return err
+	}
+	state, err := openState(ctx, u.stateDir)
+	if err != nil {
+		return err
+	}
+	defer state.close()
+	cluster, err := u.declare(ctx, state)
+	if err != nil {
+		return err
+	}
+	warn := func(text string) { fmt.Fprintln(env.Stderr, "gangway: warning: "+text) }
+	for _, w := range state.warnings {
+		warn(w)
+	}
+	if err := state.makeSockets(env.Getenv, cluster); err != nil {
+		return err
+	}
+	found, err := newDiscovery(env.Getenv, cluster.Name, state.controller())
+	if err != nil {
+		return err
+	}
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	d := &daemons{dir: state.dir, say: func(text string) { fmt.Fprintln(env.Stderr, "gangway: "+text) }, environ: daemonEnviron(os.Environ())}
+	if d.program, err = os.Executable(); err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	if _, err := beside("gangway"); err != nil {
+		return err
+	}
+	d.start(daemonController, "controller", "--state-dir", state.dir, "--socket", state.controller(), "--wire", state.wire())
+	for _, n := range cluster.Nodes {
+		d.start(n.Name, "agent", "--state-dir", state.dir, "--node", n.Name, "--wire", state.wire(), "--socket", state.agent(n.Name))
+	}
+	ready := make(chan error, 1)
+	waiting, stopWaiting := context.WithCancel(ctx)
+	defer stopWaiting()
+	go func() { ready <- waitReady(waiting, state.controller(), len(cluster.Nodes), found.publish) }()
+	stop := u.watch(env, d, ready, signals, cluster, began)
+	stopWaiting()
+	return errors.Join(stop, found.remove(), d.end(u.keep, signals))
+}
+
+// watch waits for the end, and says meanwhile that the cluster is ready.
+func (u *upFlags) watch(env *cli.Env, d *daemons, ready <-chan error, signals <-chan os.Signal, c *job.Cluster, began time.Time) error {
+	for {
+		select {
+		case err := <-ready:
+			if err != nil {
+				return err
+			}
+			ready = nil
+			fmt.Fprintf(env.Stdout, "cluster %s is up: %s, ready after %s; try: gangway run -N%d -- hostname; Ctrl-C ends it\n",
+				c.Name, describe(c), env.Now().Sub(began).Round(10*time.Millisecond), len(c.Nodes))
+			if f, ok := env.Stdout.(interface{ Flush() error }); ok {
+				if err := f.Flush(); err != nil {
+					return err
+				}
+			}
+		case err := <-d.failed:
+			return err
+		case s := <-signals:
+			d.say("stopping (" + s.String() + ")")
+			return nil
+		}
+	}
+}
+
+// describe is what the nodes are, in some words.
+func describe(c *job.Cluster) string {
+	n := c.Nodes[0]
+	for _, other := range c.Nodes[1:] {
+		if other.CPUs != n.CPUs || len(other.GRES) != len(n.GRES) {
+			return fmt.Sprintf("%d nodes", len(c.Nodes))
+		}
+	}
+	names := make([]string, len(c.Nodes))
+	for i := range c.Nodes {
+		names[i] = c.Nodes[i].Name
+	}
+	text := fmt.Sprintf("%s with %d CPUs", slurm.Fold(names), n.CPUs)
+	if len(n.GRES) > 0 {
+		var all []string
+		for _, g := range n.GRES {
+			all = append(all, strings.Trim(g.Name+":"+g.Type, ":")+fmt.Sprintf(":%d", g.Count))
+		}
+		text += " and " + strings.Join(all, ",")
+	}
+	if len(c.Nodes) > 1 {
+		text += " each"
+	}
+	return text
+}
+
+// findState makes the state directory's path absolute.
+func (u *upFlags) findState(getenv func(string) string) (err error) {
+	if u.stateDir == "" {
+		base := getenv("XDG_STATE_HOME")
+		if !filepath.IsAbs(base) {
+			home := getenv("HOME")
+			if home == "" {
+				return &fault.Error{What: errors.New("find state directory: HOME is not set"), Hint: "say where all is kept: --state-dir DIR"}
+			}
+			base = filepath.Join(home, ".local", "state")
+		}
+		u.stateDir = filepath.Join(base, "gangway", "up")
+	}
+	u.stateDir, err = filepath.Abs(u.stateDir)
+	return err
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/fault"
+)
+
+// daemonController is the name of the controller among the daemons.
+const daemonController = "controller"
+
+// daemons are the processes of a cluster. Each has a goroutine that starts it again when
+// it dies.
+type daemons struct {
+	dir, program string
+	environ      []string
+	say          func(string)
+	failed       chan error // one that cannot be kept running; made by the first start
+
+	mu     sync.Mutex
+	all    []*daemon
+	ending bool
+}
+
+// daemon is one of them.
+type daemon struct {
+	name string
+	args []string
+	mu   sync.Mutex
+	cmd  *exec.Cmd     // nil while it does not run
+	done chan struct{} // nobody starts it again
+}
+
+// The pauses before a daemon is started again, and how many quick deaths are too many.
+const (
+	restartPause = 200 * time.Millisecond
+	quickDeath   = 2 * time.Second
+	maxDeaths    = 5
+)
+
+// start starts a daemon, and keeps it running.
+func (d *daemons) start(name string, args ...string) {
+	if d.failed == nil {
+		d.failed = make(chan error, 1)
+	}
+	one := &daemon{name: name, args: args, done: make(chan struct{})}
+	d.all = append(d.all, one)
+	go d.keep(one)
+}
+
+// keep runs a daemon until the cluster ends. Its thread is its own: the kernel tells a
+// child of the end of the thread that started it.
+func (d *daemons) keep(one *daemon) {
+	defer close(one.done)
+	runtime.LockOSThread()
+	for deaths := 0; ; {
+		began := time.Now()
+		err := d.once(one)
+		if d.isEnding() {
+			return
+		}
+		// Who was killed did nothing wrong; who ends by itself may do so again at once.
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Exited() {
+			deaths++
+		}
+		if time.Since(began) > quickDeath {
+			deaths = 0
+		}
+		if deaths >= maxDeaths {
+			select {
+			case d.failed <- d.tooOften(one, err):
+			default:
+			}
+			return
+		}
+		d.say(fmt.Sprintf("%s ended (%v): started again", one.title(), err))
+		time.Sleep(restartPause)
+	}
+}
+
+func (one *daemon) title() string {
+	if one.name == daemonController {
+		return one.name
+	}
+	return "agent of " + one.name
+}
+
+func (d *daemons) isEnding() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ending
+}
+
+// once runs a daemon until it ends. It has a process group of its own, so that Ctrl-C
+// reaches this process only, and gets SIGTERM when this process dies.
+func (d *daemons) once(one *daemon) error {
+	path := d.log(one)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(d.program, one.args...)
+	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, d.environ
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if err := one.begin(cmd, d.isEnding); err != nil {
+		return err
+	}
+	err = cmd.Wait()
+	one.mu.Lock()
+	one.cmd = nil
+	one.mu.Unlock()
+	if err == nil {
+		err = errors.New("exit status 0")
+	}
+	return err
+}
+
+// begin starts the process, unless the cluster ends.
+func (one *daemon) begin(cmd *exec.Cmd, ending func() bool) error {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if ending() {
+		return context.Canceled
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	one.cmd = cmd
+	return nil
+}
+
+func (d *daemons) log(one *daemon) string { return filepath.Join(d.dir, "log", one.name+".log") }
+
+// tooOften is the error of a daemon that does not stay.
+func (d *daemons) tooOften(one *daemon, err error) error {
+	f := &fault.Error{
+		What: fmt.Errorf("keep %s running: it ended %d times: %w", one.title(), maxDeaths, err),
+		Hint: "see its log: " + d.log(one),
+	}
+	if b, err := os.ReadFile(d.log(one)); err == nil {
+		lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+		f.Cause = lines[len(lines)-1]
+	}
+	return f
+}
+
+func (one *daemon) signal(s syscall.Signal) {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.cmd != nil {
+		_ = one.cmd.Process.Signal(s) // it may have ended
+	}
+}
+
+// How long daemons have to end. Agents give ranks 5 s.
+const (
+	controllerPatience = 5 * time.Second
+	endPatience        = 25 * time.Second
+)
+
+// end ends the daemons: the controller first, so that nothing new starts, and then the
+// agents, with their steps unless these are kept. Another signal ends all at once.
+func (d *daemons) end(keep bool, signals <-chan os.Signal) error {
+	d.mu.Lock()
+	d.ending = true
+	d.mu.Unlock()
+	agents := syscall.SIGINT
+	if keep {
+		agents = syscall.SIGTERM
+	}
+	controller, others := d.all[0], d.all[1:]
+	controller.signal(syscall.SIGTERM)
+	late := controller.wait(signals, controllerPatience)
+	for _, one := range others {
+		one.signal(agents)
+	}
+	deadline := time.Now().Add(endPatience)
+	for _, one := range others {
+		late = append(late, one.wait(signals, time.Until(deadline))...)
+	}
+	if len(late) > 0 {
+		slices.Sort(late)
+		return fmt.Errorf("stop cluster: killed because they did not end: %s", strings.Join(late, ", "))
+	}
+	return nil
+}
+
+// wait waits for the end of a daemon, and kills it when the time is over or a signal comes.
+func (one *daemon) wait(signals <-chan os.Signal, patience time.Duration) (late []string) {
+	select {
+	case <-one.done:
+		return nil
+	case <-signals:
+	case <-time.After(patience):
+	}
+	one.signal(syscall.SIGKILL)
+	<-one.done
+	return []string{one.title()}
+}
+
+// daemonEnviron is the environment of daemons: this one's without what is of a job, in
+// which somebody may have typed "gangway up".
+func daemonEnviron(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(v string) bool {
+		return strings.HasPrefix(v, "SLURM_") || strings.HasPrefix(v, api.Variable+"=")
+	})
+}

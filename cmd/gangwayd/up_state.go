@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/fsx"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/slurm"
+	"github.com/gangway-hpc/gangway/launcher/agent"
+	"github.com/gangway-hpc/gangway/launcher/step"
+)
+
+// state is the state directory of a cluster that "up" runs.
+type state struct {
+	dir      string
+	sockets  string // where the sockets are: dir, unless its name is too long for them
+	lock     *fsx.Lock
+	warnings []string
+}
+
+// holder is who has a state directory.
+type holder struct {
+	PID   int       `json:"pid"`
+	Since time.Time `json:"since"`
+}
+
+// openState takes a state directory, or says who has it.
+func openState(ctx context.Context, dir string) (*state, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("take state directory: %w", err)
+	}
+	lock, err := fsx.TryAcquire(filepath.Join(dir, "lock"), fsx.Exclusive)
+	if errors.Is(err, fsx.ErrLocked) {
+		return nil, heldBy(dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock state directory: %w", err)
+	}
+	s := &state{dir: dir, lock: lock}
+	if err := s.write(ctx, "up.json", holder{os.Getpid(), time.Now()}); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func heldBy(dir string) error {
+	f := &fault.Error{
+		What: fmt.Errorf("use state directory %s: another gangway up has it", dir),
+		Hint: "use that one; or another directory: gangway up --state-dir DIR --name NAME",
+	}
+	var h holder
+	if b, err := os.ReadFile(filepath.Join(dir, "up.json")); err == nil && json.Unmarshal(b, &h) == nil && h.PID > 0 {
+		f.Cause = fmt.Sprintf("process %d has run it since %s", h.PID, h.Since.Local().Format("2006-01-02 15:04:05"))
+	}
+	return f
+}
+
+func (s *state) close() { _ = s.lock.Release() } // it ends with the process
+
+func (s *state) write(ctx context.Context, name string, v any) error {
+	return fsx.WriteFile(ctx, filepath.Join(s.dir, name), fsx.Options{Mode: 0o600}, func(f *os.File) error {
+		e := json.NewEncoder(f)
+		e.SetIndent("", "  ")
+		return e.Encode(v)
+	})
+}
+
+func (s *state) controller() string { return filepath.Join(s.sockets, "controller.sock") }
+func (s *state) wire() string       { return filepath.Join(s.sockets, "wire.sock") }
+func (s *state) agent(node string) string {
+	return filepath.Join(s.sockets, "nodes", node, "agent.sock")
+}
+
+// longestSocket is how many bytes the name of a socket may have (unix(7)).
+const longestSocket = 107
+
+// makeSockets finds where sockets go, and makes the directories. Where the state
+// directory's name is too long they go below the run directory, and the state directory
+// has links to them.
+func (s *state) makeSockets(getenv func(string) string, c *job.Cluster) error {
+	s.sockets = s.dir
+	longest := len(s.controller())
+	for _, n := range c.Nodes {
+		longest = max(longest, len(s.agent(n.Name)))
+	}
+	if longest > longestSocket {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(s.dir)) // never fails
+		s.sockets = filepath.Join(step.RunDirs(getenv)[0], "up-"+hex.EncodeToString(h.Sum(nil)))
+	}
+	for _, n := range c.Nodes {
+		for _, dir := range []string{s.sockets, s.dir} {
+			if err := os.MkdirAll(filepath.Join(dir, "nodes", n.Name), 0o700); err != nil {
+				return fmt.Errorf("make directory of node %s: %w", n.Name, err)
+			}
+		}
+	}
+	if s.sockets == s.dir {
+		return nil
+	}
+	if len(s.sockets)+longest-len(s.dir) > longestSocket {
+		return &fault.Error{
+			What: fmt.Errorf("make sockets in %s: the name is longer than %d bytes", s.sockets, longestSocket),
+			Hint: "choose a shorter state directory: --state-dir DIR, or run directory: GANGWAY_RUNTIME_DIR=DIR",
+		}
+	}
+	for _, path := range []string{s.controller(), s.wire()} {
+		link := filepath.Join(s.dir, filepath.Base(path))
+		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.Symlink(path, link); err != nil {
+			return fmt.Errorf("link sockets: %w", err)
+		}
+	}
+	return nil
+}
+
+// declare is the cluster of the state directory: what it was, or what the flags say.
+func (u *upFlags) declare(ctx context.Context, s *state) (*job.Cluster, error) {
+	old, err := readCluster(s.dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		old = job.Cluster{ID: strings.ToLower(rand.Text()[:12])}
+	case err != nil:
+		return nil, err
+	case !u.given && (u.name == "" || u.name == old.Name):
+		return &old, nil
+	}
+	c := old
+	if u.given || len(old.Nodes) == 0 {
+		if c, err = u.cluster(ctx, s); err != nil {
+			return nil, err
+		}
+		c.ID = old.ID
+	}
+	for _, name := range []string{old.Name, c.Name, u.name} {
+		if name != "" {
+			c.Name = name // the last that there is
+		}
+	}
+	if u.name == "" && old.Name != "" {
+		c.Name = old.Name
+	}
+	if c.Name == "" {
+		c.Name = filepath.Base(s.dir)
+	}
+	if err := checkName(c.Name); err != nil {
+		return nil, err
+	}
+	return &c, s.write(ctx, clusterFile, c)
+}
+
+// checkName refuses names that are no names of files, or mean something in addresses.
+func checkName(name string) error {
+	if strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != "" || strings.HasPrefix(name, ".") || len(name) > 40 {
+		return fault.Usage(fmt.Errorf("cluster name %q: letters, digits and . _ - only, at most 40", name), "--name NAME")
+	}
+	return nil
+}
+
+// cluster is what the flags say.
+func (u *upFlags) cluster(ctx context.Context, s *state) (job.Cluster, error) {
+	if u.slurmConf != "" {
+		return u.fromSlurm(s)
+	}
+	if u.nodes < 1 {
+		return job.Cluster{}, fault.Usage(fmt.Errorf("--nodes %d: a cluster has at least one node", u.nodes), "gangway up --nodes 4")
+	}
+	machine, notes, err := agent.Hardware(ctx, "")
+	if err != nil {
+		return job.Cluster{}, err
+	}
+	node := machine
+	node.Memory = max(1, machine.Memory/int64(u.nodes))
+	if u.memory != "" {
+		if node.Memory, err = slurm.ParseSize(u.memory); err != nil || node.Memory < 1 {
+			return job.Cluster{}, fault.Usage(fmt.Errorf("--mem %s: a size of at least 1M", u.memory), "--mem 64G")
+		}
+	}
+	if u.cpus < 0 {
+		return job.Cluster{}, fault.Usage(fmt.Errorf("--cpus-per-node %d: it must not be negative", u.cpus), "--cpus-per-node 8")
+	}
+	if u.cpus > 0 {
+		node.CPUs, node.CoresPerSocket = u.cpus, u.cpus
+	}
+	switch {
+	case u.gres != "":
+		if node.GRES, err = slurm.ParseGRES(u.gres); err != nil {
+			return job.Cluster{}, fault.Usage(fmt.Errorf("--gres: %w", err), "--gres gpu:h100:8")
+		}
+	case u.nodes > 1 && len(machine.GRES) > 0:
+		s.warnings = append(s.warnings, fmt.Sprintf("the nodes have no GPUs: %d nodes would share the machine's; declare them: --gres", u.nodes))
+		node.GRES = nil
+	default:
+		s.warnings = append(s.warnings, notes...)
+	}
+	c := job.Cluster{Declared: true}
+	part := job.Partition{Name: "main", Default: true, Priority: 1, Tier: 1}
+	for i := range u.nodes {
+		n := node
+		n.Name = fmt.Sprintf("n%0*d", len(fmt.Sprint(u.nodes)), i+1)
+		c.Nodes = append(c.Nodes, n)
+		part.Nodes = append(part.Nodes, n.Name)
+	}
+	// Jobs that ask for no memory get their CPUs' share, so that several fit on a node.
+	part.MemoryPerCPU = max(1, node.Memory/int64(node.CPUs))
+	c.Partitions = []job.Partition{part}
+	return c, nil
+}
+
+// fromSlurm is the cluster of Slurm's configuration.
+func (u *upFlags) fromSlurm(s *state) (job.Cluster, error) {
+	conf, err := slurm.Load(u.slurmConf)
+	if err != nil {
+		return job.Cluster{}, err
+	}
+	for _, w := range conf.Warnings {
+		s.warnings = append(s.warnings, w.String())
+	}
+	c := job.Cluster{Name: conf.Name, Declared: true, Partitions: conf.Partitions, Network: conf.Network, Config: conf.Config}
+	for _, n := range conf.Nodes {
+		if n.State&job.NodeFuture != 0 {
+			continue
+		}
+		n.Addr = "127.0.0.1"
+		c.Nodes = append(c.Nodes, n)
+	}
+	if len(c.Nodes) == 0 {
+		return c, &fault.Error{
+			What: fmt.Errorf("read Slurm's configuration in %s: it has no nodes", u.slurmConf),
+			Hint: "add a line: NodeName=n[1-4] CPUs=8 RealMemory=16000",
+		}
+	}
+	return c, nil
+}
