@@ -70,13 +70,13 @@ func (c *Client) StepOf(ctx context.Context, id job.ID, step job.StepID) (s Step
 // Hold keeps an allocation: the job ends soon after nobody does. It returns when ctx ends,
 // the job has ended (io.EOF), or the controller has gone.
 func (c *Client) Hold(ctx context.Context, id job.ID) error {
-	return lines(ctx, c, jobPath(id)+"/hold", func(*struct{}) bool { return true })
+	return lines(ctx, c, http.MethodGet, jobPath(id)+"/hold", nil, func(*struct{}) bool { return true })
 }
 
 // Watch calls f for what happens to the jobs that q chooses, and their steps; first for
 // how they are. It returns nil when f says false, io.EOF when the controller ends it.
 func (c *Client) Watch(ctx context.Context, q *Query, f func(*Event) bool) error {
-	return lines(ctx, c, "/v1/watch?"+q.Values().Encode(), f)
+	return lines(ctx, c, http.MethodGet, "/v1/watch?"+q.Values().Encode(), nil, f)
 }
 
 func jobPath(id job.ID) string { return "/v1/jobs/" + id.String() }

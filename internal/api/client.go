@@ -160,10 +160,24 @@ func (e *Error) fault() error {
 	return &fault.Error{What: e, Cause: e.Cause, Hint: e.Hint, See: e.See, Code: e.Code}
 }
 
+// bytes asks for what is no JSON.
+func (c *Client) bytes(ctx context.Context, path string) ([]byte, error) {
+	resp, err := c.do(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("read answer of %s: %w", c.address, c.orContext(ctx, err))
+	}
+	return b, nil
+}
+
 // lines reads an answer of JSON documents, one a line, and calls f for each until it says
 // false, the answer ends, which is io.EOF, or ctx does.
-func lines[T any](ctx context.Context, c *Client, path string, f func(*T) bool) error {
-	resp, err := c.do(ctx, http.MethodGet, path, nil)
+func lines[T any](ctx context.Context, c *Client, method, path string, in any, f func(*T) bool) error {
+	resp, err := c.do(ctx, method, path, in)
 	if err != nil {
 		return err
 	}
