@@ -1,0 +1,153 @@
+package slurm
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
+
+// directive begins a line of options in a script.
+const directive = "#SBATCH"
+
+// directives sets what the lines of a script say that begin with #SBATCH, up to the first
+// command.
+func (o *Options) directives(table []option, script []byte) error {
+	words, err := scriptOptions(o.scriptName(), script)
+	if err != nil {
+		return err
+	}
+	given, operands, err := Getopt(flagsOf(table), words, true)
+	if err != nil {
+		return err
+	}
+	if len(operands) > 0 {
+		return refuse(badOption, "Invalid directive found in batch script: %s", operands[0])
+	}
+	for _, g := range given {
+		if err := o.apply(&table[g.Flag], value{text: g.Value, bare: g.Bare, from: fromScript}); err != nil {
+			return err
+		}
+	}
+	if !o.ignorePBS && hasDirective(script, "#PBS") {
+		o.Warnings = append(o.Warnings, "warning: lines with #PBS are not read by Gangway; write them as #SBATCH, or give --ignore-pbs")
+	}
+	return nil
+}
+
+func (o *Options) scriptName() string {
+	if len(o.Operands) > 0 {
+		return o.Operands[0]
+	}
+	return "stdin"
+}
+
+// scriptOptions splits the directives of a script into words. Quotes and backslashes hold
+// words together, and "#" begins a comment, as Slurm has it: also within a word.
+func scriptOptions(name string, script []byte) (words []string, err error) {
+	number := 0
+	for line := range bytes.Lines(script) {
+		number++
+		text := strings.TrimRight(string(line), "\n")
+		rest, ok := strings.CutPrefix(text, directive)
+		if !ok {
+			if begin := strings.TrimLeft(text, " \t\r\v\f"); begin != "" && begin[0] != '#' {
+				break // the first command
+			}
+			continue
+		}
+		for {
+			word, after, more, err := nextWord(rest)
+			if err != nil {
+				return nil, fatal("%s: line %d: %s", name, number, err)
+			}
+			if !more {
+				break
+			}
+			words, rest = append(words, word), after
+		}
+	}
+	return words, nil
+}
+
+// nextWord reads a word of a directive; more is false where there is none left.
+func nextWord(line string) (word, rest string, more bool, err error) {
+	const space = " \t\r\v\f"
+	line = strings.TrimLeft(line, space)
+	if line == "" {
+		return "", "", false, nil
+	}
+	if line[0] == ':' {
+		return "", "", false, fmt.Errorf("Unexpected `:` in [%s]", line)
+	}
+	var b strings.Builder
+	var quote byte
+	i := 0
+	for ; i < len(line); i++ {
+		c := line[i]
+		switch {
+		case c == '\\' && i+1 < len(line):
+			i++
+			b.WriteByte(line[i])
+			continue
+		case quote != 0 && c == quote:
+			quote = 0
+			continue
+		case quote != 0:
+		case c == '"' || c == '\'':
+			quote = c
+			continue
+		case c == '#':
+			return b.String(), "", b.Len() > 0, nil
+		case strings.IndexByte(space, c) >= 0:
+			return b.String(), line[i:], true, nil
+		}
+		b.WriteByte(c)
+	}
+	if quote != 0 {
+		return "", "", false, fmt.Errorf("Unmatched `%c` in [%s]", quote, line)
+	}
+	return b.String(), "", true, nil
+}
+
+func hasDirective(script []byte, word string) bool {
+	for line := range bytes.Lines(script) {
+		if bytes.HasPrefix(line, []byte(word+" ")) {
+			return true
+		}
+		if begin := bytes.TrimSpace(line); len(begin) > 0 && begin[0] != '#' {
+			return false
+		}
+	}
+	return false
+}
+
+// CheckScript refuses what cannot be a batch script, in Slurm's words.
+func CheckScript(script []byte) error {
+	say := func(lines ...string) error {
+		for i := range lines {
+			lines[i] = "error: " + lines[i]
+		}
+		return &Refusal{Lines: lines, Code: 1}
+	}
+	switch {
+	case len(script) == 0:
+		return say("Batch script is empty!")
+	case len(bytes.TrimLeft(script[:textEnd(script)], " \t\r\n\v\f")) == 0:
+		return say("Batch script contains only whitespace!")
+	case !bytes.HasPrefix(script, []byte("#!")):
+		return say("This does not look like a batch script.  The first", "line must start with #! followed by the path to an interpreter.", "For instance: #!/bin/sh")
+	case bytes.IndexByte(script, 0) >= 0:
+		return say("The SLURM controller does not allow scripts that", "contain a NULL character '\\0'.")
+	case bytes.Contains(script, []byte("\r\n")):
+		return say(`Batch script contains DOS line breaks (\r\n)`, `instead of expected UNIX line breaks (\n).`)
+	}
+	return nil
+}
+
+// textEnd is where the first NUL is, if there is any.
+func textEnd(script []byte) int {
+	if i := bytes.IndexByte(script, 0); i >= 0 {
+		return i
+	}
+	return len(script)
+}

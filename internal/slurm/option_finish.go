@@ -1,0 +1,141 @@
+package slurm
+
+import (
+	"fmt"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+)
+
+// finish checks what options say together, and makes the job of it.
+func (o *Options) finish() error {
+	for _, check := range []func() error{o.checkMemory, o.checkGPUs, o.checkTasks, o.checkCluster} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	o.Program.Container = o.flags()
+	return nil
+}
+
+// checkMemory makes --mem and its like one amount. They exclude each other, but what the
+// environment says yields.
+func (o *Options) checkMemory() error {
+	names := [...]string{"mem", "mem-per-cpu", "mem-per-gpu"}
+	units := [...]job.Unit{job.PerNode, job.PerCPU, job.PerGPU}
+	asked, given, last := 0, 0, -1
+	for i, name := range names {
+		if o.asked(name) {
+			asked++
+			last = i
+		}
+	}
+	for i, name := range names {
+		if o.Given(name) {
+			given++
+			if asked == 0 {
+				last = i
+			}
+		}
+	}
+	if asked > 1 || asked == 0 && given > 1 {
+		return fatal("--mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
+	}
+	if last >= 0 {
+		o.Job.Memory = job.Memory{MiB: o.memory[last], Per: units[last], All: last == 0 && o.memory[0] == 0}
+	}
+	return nil
+}
+
+// checkGPUs makes one request of all that counts GPUs, and of --gres.
+func (o *Options) checkGPUs() error {
+	if o.Given("cpus-per-gpu") && o.Given("cpus-per-task") {
+		if !o.asked("cpus-per-gpu") && o.asked("cpus-per-task") {
+			o.Job.CPUsPerGPU = 0
+		} else if o.asked("cpus-per-gpu") && !o.asked("cpus-per-task") {
+			o.Job.CPUsPerTask = 0
+		} else {
+			return fatal("--cpus-per-gpu is mutually exclusive with --cpus-per-task")
+		}
+	}
+	if o.Given("gpus-per-task") && o.Given("ntasks-per-gpu") {
+		return fatal("--gpus-per-task is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU")
+	}
+	o.Job.GRES = append([]job.GRESRequest(nil), o.gres...)
+	if o.Given("gpus-per-node") {
+		for _, g := range o.gres {
+			if g.Name == "gpu" {
+				if o.asked("gres") && o.asked("gpus-per-node") {
+					return refuse(1, "Invalid generic resource (gres) specification: --gres=gpu and --gpus-per-node exclude each other")
+				}
+				o.gpus[1] = nil
+			}
+		}
+	}
+	for _, all := range o.gpus {
+		o.Job.GRES = append(o.Job.GRES, all...)
+	}
+	if o.perGPU > 0 {
+		return o.tasksPerGPU()
+	}
+	return nil
+}
+
+// tasksPerGPU makes tasks of --ntasks-per-gpu and GPUs, or GPUs of it and tasks.
+func (o *Options) tasksPerGPU() error {
+	var perJob, perNode int64
+	for _, g := range o.Job.GRES {
+		switch {
+		case g.Name != "gpu":
+		case g.Per == job.PerJob:
+			perJob += g.Count
+		case g.Per == job.PerNode:
+			perNode += g.Count
+		}
+	}
+	switch {
+	case o.Given("ntasks-per-node"):
+		return fatal("--ntasks-per-gpu and --ntasks-per-node are mutually exclusive")
+	case perJob > 0:
+		o.Job.Tasks = int(perJob) * o.perGPU
+	case perNode > 0:
+		o.Job.TasksPerNode = int(perNode) * o.perGPU
+		if o.Job.MinNodes > 0 {
+			o.Job.Tasks = o.Job.MinNodes * o.Job.TasksPerNode
+		}
+	case o.Job.Tasks > 0:
+		n := (o.Job.Tasks + o.perGPU - 1) / o.perGPU
+		o.Job.GRES = append(o.Job.GRES, job.GRESRequest{Name: "gpu", Count: int64(n), Per: job.PerJob})
+		o.GPUs = fmt.Sprint(n)
+	default:
+		return fatal("--ntasks-per-gpu needs to be used with --ntasks or a number of GPUs")
+	}
+	return nil
+}
+
+// checkTasks compares tasks with nodes.
+func (o *Options) checkTasks() error {
+	s := &o.Job
+	if o.Given("gpus-per-task") && s.Tasks == 0 && s.TasksPerNode == 0 && s.MinNodes == 0 {
+		return refuse(1, "--gpus-per-task needs a number of tasks: give --ntasks, or --nodes")
+	}
+	// More nodes than tasks: as many nodes as tasks, says Slurm.
+	if s.Tasks > 0 && s.MinNodes > s.Tasks && o.Given("ntasks") {
+		if !(o.Command == Srun && o.given["ntasks"] == fromEnviron) {
+			o.Warnings = append(o.Warnings, fmt.Sprintf("Warning: can't run %d processes on %d nodes, setting nnodes to %d", s.Tasks, s.MinNodes, s.Tasks))
+		}
+		s.MinNodes = s.Tasks
+		s.MaxNodes = max(min(s.MaxNodes, s.Tasks), s.MinNodes)
+	}
+	if n := len(s.NodeList); n > 0 && s.MaxNodes > 0 && n > s.MaxNodes {
+		return refuse(1, "Required nodelist includes more nodes than permitted by max-node count (%d > %d). Eliminating nodes from the nodelist.", n, s.MaxNodes)
+	}
+	return nil
+}
+
+// checkCluster refuses a cluster by its name: GANGWAY_CLUSTER chooses.
+func (o *Options) checkCluster() error {
+	if o.Clusters != "" && o.Clusters != "all" {
+		return refuse(1, "--clusters=%s: not supported by Gangway yet; GANGWAY_CLUSTER chooses the cluster", o.Clusters)
+	}
+	return nil
+}
