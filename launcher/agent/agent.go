@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -57,6 +58,7 @@ type Agent struct {
 	said     bool                       // the controller's Welcome came on it
 	stopping time.Time                  // zero: no
 	images   *inventory
+	workers  sync.WaitGroup // one for each step
 }
 
 // held is a life with who does what it says.
@@ -92,6 +94,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	defer func() { _ = lock.Release() }() // it ends with the process
 	ctx, cancel := context.WithCancel(ctx)
+	defer a.workers.Wait()
 	defer cancel()
 	a.epoch = a.readEpoch()
 	if err := a.findSteps(ctx); err != nil {
@@ -231,7 +234,7 @@ func (a *Agent) hold(ctx context.Context, key job.StepKey) *held {
 	}
 	h := &held{life{key: key, node: a.Node.Name}, s}
 	a.steps[key] = h
-	go s.work(ctx)
+	a.workers.Go(func() { s.work(ctx) })
 	return h
 }
 

@@ -127,6 +127,9 @@ func (l life) step(in any, now time.Time) (life, []any) {
 		return l.over(in.end, now)
 	case failedIn:
 		l.gone = true
+		if l.phase == ended {
+			return l, l.discard()
+		}
 		return l.finish(l.ending(&in.fault, now), true)
 	}
 	return l, nil

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -47,11 +48,27 @@ func (s *supervisor) work(ctx context.Context) {
 		select {
 		case <-s.todo.ready:
 		case <-ctx.Done():
-			if s.conn != nil {
-				_ = s.conn.Close()
-			}
+			s.leave()
 			return
 		}
+	}
+}
+
+// leave does what has to be on disk for the next agent.
+func (s *supervisor) leave() {
+	for _, do := range s.todo.take() {
+		if do, ok := do.(settleDo); ok {
+			s.settle(do)
+		}
+	}
+	if s.conn != nil {
+		_ = s.conn.Close()
+	}
+}
+
+func (s *supervisor) settle(do settleDo) {
+	if err := writeJSON(context.Background(), s.file(control.EndFile), do.end); err != nil {
+		s.log.Error("end of step is not on disk", "step", s.key, "err", err)
 	}
 }
 
@@ -75,9 +92,7 @@ func (s *supervisor) do(ctx context.Context, do any) (last bool) {
 	case tellDo:
 		s.tell(do.request)
 	case settleDo:
-		if err := writeJSON(ctx, s.file(control.EndFile), do.end); err != nil {
-			s.log.Error("end of step is not on disk", "step", s.key, "err", err)
-		}
+		s.settle(do)
 	case discardDo:
 		if err := os.RemoveAll(s.dir); err != nil {
 			s.log.Error("run directory stays", "step", s.key, "err", err)
@@ -115,7 +130,7 @@ func (s *supervisor) launch(ctx context.Context, do launchDo) error {
 	defer log.Close()
 	cmd := exec.Command(s.gangway, "step", "--node", s.node, "--lease", strconv.FormatInt(do.lease.Milliseconds(), 10), s.dir)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
-	cmd.Env = append(s.environ, control.Marker+"="+s.marker)
+	cmd.Env = slices.Concat(s.environ, []string{control.Marker + "=" + s.marker})
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return err
