@@ -5,9 +5,20 @@
 // This file is the command table; a verb is one file beside it and one line here.
 package main
 
-import "github.com/gangway-hpc/gangway/internal/cli"
+import (
+	"os"
+	"slices"
 
-func main() { cli.Main(program()) }
+	"github.com/gangway-hpc/gangway/internal/cli"
+)
+
+func main() {
+	// Slurm's commands are links to this program, see "gangway slurm install".
+	if name := slurmName(os.Args[0]); name != "" {
+		os.Args = slices.Insert(os.Args, 1, name)
+	}
+	cli.Main(program())
+}
 
 func program() cli.Program {
 	return cli.Program{
@@ -23,7 +34,7 @@ gangway squashfs create ./rootfs image.sqsh
 gangway squashfs ls -l image.sqsh /etc
 gangway help squashfs create
 source <(gangway completion bash)`,
-		Verbs: []cli.Verb{
+		Verbs: append([]cli.Verb{
 			runVerb,
 			execVerb,
 			containerVerb,
@@ -35,10 +46,11 @@ source <(gangway completion bash)`,
 			cli.Version,
 			cli.Completion,
 			cli.Man,
+			stepVerb,
 			stepProbe,
 			stepServe,
 			stepSweep,
 			doctorProbe,
-		},
+		}, slurmVerbs()...),
 	}
 }

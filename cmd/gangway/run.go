@@ -70,6 +70,9 @@ func twins() string {
 	return b.String()
 }
 
+// errNoImage is that there is nothing to run a container of.
+var errNoImage = errors.New("run: no image is named")
+
 // runFlags are the flags of run.
 type runFlags struct {
 	*imageFlags
@@ -198,8 +201,21 @@ func (f *runFlags) parse(cmd *cobra.Command, args []string) error {
 	if err := f.switches(cmd); err != nil {
 		return err
 	}
+	f.request.Command = args
+	if err := f.values(); err != nil {
+		return err
+	}
+	for n := range f.request.Mounts {
+		if err := f.request.Mounts[n].Check(os.Stat); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// values makes the request of the flags' values, without a look at the machine.
+func (f *runFlags) values() error {
 	r := &f.request
-	r.Command = args
 	r.ShmSize, r.TmpSize = f.shmSize.n, f.tmpSize.n
 	// Here and not only by spec.Build, which comes after a pull.
 	if _, err := spec.ParseExport(r.Export); err != nil {
@@ -220,11 +236,6 @@ func (f *runFlags) parse(cmd *cobra.Command, args []string) error {
 		}
 		r.Mounts = append(r.Mounts, mounts...)
 	}
-	for n := range r.Mounts {
-		if err := r.Mounts[n].Check(os.Stat); err != nil {
-			return err
-		}
-	}
 	if f.contEnv != "" {
 		if r.ContainerEnv, err = spec.ParseContainerEnv(f.contEnv); err != nil {
 			return err
@@ -241,6 +252,11 @@ func (f *runFlags) parse(cmd *cobra.Command, args []string) error {
 		r.HostPID = true
 	default:
 		return fault.Usage(fmt.Errorf("--pid %q: there are private and host", f.pid), "leave it out for private")
+	}
+	if f.name != "" {
+		if _, _, err := spec.ParseName(f.name); err != nil {
+			return err
+		}
 	}
 	if f.save != "" {
 		if f.save, err = spec.ParseSave(f.save, cwd); err != nil {
@@ -289,7 +305,7 @@ func (f *runFlags) options() (step.Options, *runImages, error) {
 		if slices.ContainsFunc(f.request.Command, func(arg string) bool { return strings.HasPrefix(arg, "--container-") }) {
 			hint = "flags go before the command: gangway run --container-image=IMAGE -- " + f.request.Command[0]
 		}
-		return o, nil, fault.Usage(errors.New("run: no image is named"), hint)
+		return o, nil, fault.Usage(errNoImage, hint)
 	}
 	images, err := newRunImages(f)
 	if err != nil {

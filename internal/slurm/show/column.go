@@ -1,0 +1,208 @@
+package show
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// Field is something that a format can ask for of a T.
+type Field[T any] struct {
+	Letter  byte   // of -o; 0: none
+	Name    string // of -O, in lower case, without - and _
+	Heading string
+	Whole   bool // is not cut where its column is narrower
+	Text    func(v *View, x *T) string
+}
+
+// column is a field at a place of a format.
+type column[T any] struct {
+	field  *Field[T] // nil: only the suffix, of what is no field
+	width  int       // 0: as wide as its text
+	right  bool
+	suffix string
+}
+
+// Format is what a line of a report has.
+type Format[T any] struct {
+	prefix  string
+	columns []column[T]
+}
+
+// FormatError are parts of a format that are no fields.
+type FormatError struct {
+	Kind string // job, job_step, node
+	Part string
+}
+
+// Error is Slurm's sentence.
+func (e *FormatError) Error() string {
+	return fmt.Sprintf("Invalid %s format specification: %s", e.Kind, e.Part)
+}
+
+// ParseShort reads a format of -o: "%.18i %.9P". What is not a field is kept as text, and
+// one of the errors, which squeue and sinfo print and go on.
+func ParseShort[T any](fields []Field[T], kind, text string) (Format[T], []error) {
+	f := Format[T]{}
+	var errs []error
+	var rest string
+	f.prefix, rest, _ = strings.Cut(text, "%")
+	if len(f.prefix) == len(text) {
+		return f, nil
+	}
+	for rest != "" {
+		token, after, _ := strings.Cut(rest, "%")
+		rest = after
+		if token == "" {
+			continue
+		}
+		if strings.HasPrefix(token, "all") {
+			f.columns = append(f.columns, allColumns(fields)...)
+			continue
+		}
+		c, letter := parseToken[T](token)
+		if c.field = letterField(fields, letter); c.field == nil {
+			errs = append(errs, &FormatError{kind, string(rune(letter))})
+			c = column[T]{suffix: "%" + token}
+		}
+		f.columns = append(f.columns, c)
+	}
+	return f, errs
+}
+
+// parseToken reads [[.]size]type[suffix].
+func parseToken[T any](token string) (c column[T], letter byte) {
+	i := 0
+	if i < len(token) && token[i] == '.' {
+		c.right = true
+		i++
+	}
+	begin := i
+	for i < len(token) && token[i] >= '0' && token[i] <= '9' {
+		i++
+	}
+	c.width, _ = strconv.Atoi(token[begin:min(i, begin+4)])
+	if i == len(token) {
+		return c, ' '
+	}
+	c.suffix = token[i+1:]
+	return c, token[i]
+}
+
+func letterField[T any](fields []Field[T], letter byte) *Field[T] {
+	for i := range fields {
+		if fields[i].Letter == letter && letter != 0 {
+			return &fields[i]
+		}
+	}
+	return nil
+}
+
+func allColumns[T any](fields []Field[T]) []column[T] {
+	var all []column[T]
+	for i := range fields {
+		if fields[i].Letter != 0 {
+			all = append(all, column[T]{field: &fields[i], suffix: "|"})
+		}
+	}
+	if len(all) > 0 {
+		all[len(all)-1].suffix = ""
+	}
+	return all
+}
+
+// ParseLong reads a format of -O: "jobid:.18,name". Fields are 20 wide where no width is
+// given; a colon without one is as wide as the text.
+func ParseLong[T any](fields []Field[T], kind, text string) (Format[T], []error) {
+	f := Format[T]{}
+	var errs []error
+	for token := range strings.SplitSeq(text, ",") {
+		name, form, sized := strings.Cut(token, ":")
+		name = plain(name)
+		c := column[T]{width: 20}
+		if name == "all" {
+			f.columns = append(f.columns, allColumns(fields)...)
+			continue
+		}
+		if sized {
+			c.right = strings.HasPrefix(form, ".")
+			form = strings.TrimPrefix(form, ".")
+			digits := form[:len(form)-len(strings.TrimLeft(form, "0123456789"))]
+			c.suffix = form[len(digits):]
+			c.width, _ = strconv.Atoi(digits[:min(len(digits), 4)])
+		}
+		for i := range fields {
+			if fields[i].Name == name && name != "" {
+				c.field = &fields[i]
+			}
+		}
+		if c.field == nil {
+			errs = append(errs, &FormatError{kind, token})
+			continue
+		}
+		f.columns = append(f.columns, c)
+	}
+	return f, errs
+}
+
+// plain is the name of a field without what its spellings differ in.
+func plain(name string) string {
+	return strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(strings.TrimSpace(name)))
+}
+
+// uses says whether a format has any of the fields.
+func (f *Format[T]) uses(names ...string) bool {
+	for _, c := range f.columns {
+		for _, name := range names {
+			if c.field != nil && c.field.Name == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Heading writes the line of headings.
+func (f *Format[T]) Heading(w io.Writer) error {
+	return f.line(w, func(field *Field[T]) string { return field.Heading })
+}
+
+// Row writes x.
+func (f *Format[T]) Row(w io.Writer, v *View, x *T) error {
+	return f.line(w, func(field *Field[T]) string { return field.Text(v, x) })
+}
+
+func (f *Format[T]) line(w io.Writer, text func(*Field[T]) string) error {
+	b := make([]byte, 0, 256)
+	b = append(b, f.prefix...)
+	for i := range f.columns {
+		c := &f.columns[i]
+		if c.field != nil {
+			b = pad(b, text(c.field), c.width, c.right, c.field.Whole)
+		}
+		b = append(b, c.suffix...)
+	}
+	_, err := w.Write(append(b, '\n'))
+	return err
+}
+
+// pad appends text in a width, 0 being its own. Text that is longer is cut, unless whole.
+func pad(b []byte, text string, width int, right, whole bool) []byte {
+	if len(text) >= width {
+		if width > 0 && !whole {
+			text = text[:width]
+		}
+		return append(b, text...)
+	}
+	if !right {
+		b = append(b, text...)
+	}
+	for range width - len(text) {
+		b = append(b, ' ')
+	}
+	if right {
+		b = append(b, text...)
+	}
+	return b
+}
