@@ -1,0 +1,231 @@
+package test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	vocabulary "github.com/gangway-hpc/gangway/internal/job"
+)
+
+// cluster is a cluster of four nodes on this machine, run by "gangway up" as an ordinary
+// user, with commands of his that find it.
+type cluster struct {
+	*person
+	state string // its directory
+	id    string // of cluster.json: what processes of it are known by
+	args  []string
+	up    *background
+}
+
+// slurmNames are what gangway is also called.
+func slurmNames() []string {
+	return []string{"sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "sacct", "scontrol"}
+}
+
+// newCluster starts a cluster, and ends it with the test: nothing of it may be left then.
+func newCluster(t *testing.T, args ...string) *cluster {
+	t.Helper()
+	p := newPerson(t)
+	buildInto(t, p.dir, "gangway", "gangwayd")
+	p.bin = filepath.Join(p.dir, "gangway")
+	for _, name := range slurmNames() {
+		if err := os.Symlink("gangway", filepath.Join(p.dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := &cluster{person: p, state: filepath.Join(p.dir, "home", "state"), args: append([]string{"--nodes", "4"}, args...)}
+	c.start(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.showLogs(t)
+		}
+		c.stop(t)
+		c.wantNothing(t)
+	})
+	return c
+}
+
+// buildInto builds programs as make does, into a directory.
+func buildInto(t *testing.T, dir string, programs ...string) {
+	t.Helper()
+	for _, program := range programs {
+		cmd := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(dir, program), "../cmd/"+program)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+}
+
+// start starts "gangway up", and waits until it says that it is ready.
+func (c *cluster) start(t *testing.T) {
+	t.Helper()
+	c.up = inBackground(t, c.command("up", append([]string{"--state-dir", c.state}, c.args...)...))
+	for deadline := time.Now().Add(clusterPatience); !strings.Contains(c.up.out.String(), "is up"); time.Sleep(5 * time.Millisecond) {
+		if c.up.ended() || time.Now().After(deadline) {
+			c.showLogs(t)
+			t.Fatalf("the cluster is not up after %s:\n%s", clusterPatience, c.up.out.String())
+		}
+	}
+	var declared vocabulary.Cluster
+	if b, err := os.ReadFile(filepath.Join(c.state, "cluster.json")); err != nil || json.Unmarshal(b, &declared) != nil || declared.ID == "" {
+		t.Fatalf("cluster.json: %v: %s", err, b)
+	}
+	c.id = declared.Name + "-" + declared.ID
+}
+
+// clusterPatience is how long tests wait for what a cluster has to do.
+const clusterPatience = 30 * time.Second
+
+// stop ends the cluster as Ctrl-C does.
+func (c *cluster) stop(t *testing.T) {
+	t.Helper()
+	if !c.up.ended() {
+		c.up.signal(t, syscall.SIGINT)
+		c.up.ends(t, 0)
+	}
+}
+
+// command is one of the user's programs: gangway, or one of Slurm's names.
+func (c *cluster) command(name string, args ...string) *exec.Cmd {
+	bin := filepath.Join(c.dir, name)
+	if _, err := os.Lstat(bin); err != nil { // a verb
+		bin, args = c.bin, append([]string{name}, args...)
+	}
+	cmd := exec.Command(bin, args...)
+	cmd.Dir = filepath.Join(c.dir, "home")
+	cmd.Env = append(c.environ(), "PATH="+c.dir+":/usr/local/bin:/usr/bin:/bin")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.cred}
+	return cmd
+}
+
+// do runs one that has to work, and returns its output.
+func (c *cluster) do(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	o := outcomeOf(t, c.command(name, args...))
+	if o.code != 0 {
+		t.Fatalf("%s %q: exit %d\n%s%s", name, args, o.code, o.out, o.err)
+	}
+	return o.out
+}
+
+// submit gives sbatch a script, and returns the job's number.
+func (c *cluster) submit(t *testing.T, script string, args ...string) string {
+	t.Helper()
+	cmd := c.command("sbatch", append([]string{"--parsable"}, args...)...)
+	cmd.Stdin = strings.NewReader("#!/bin/sh\n" + script + "\n")
+	o := outcomeOf(t, cmd)
+	id := strings.TrimSpace(o.out)
+	if _, err := strconv.Atoi(id); o.code != 0 || err != nil {
+		t.Fatalf("sbatch %q: exit %d\n%s%s", args, o.code, o.out, o.err)
+	}
+	return id
+}
+
+// ended waits until a job has ended, and returns its state and exit code as sacct has them.
+func (c *cluster) ended(t *testing.T, id string) string {
+	t.Helper()
+	for deadline := time.Now().Add(2 * clusterPatience); ; time.Sleep(50 * time.Millisecond) {
+		o := outcomeOf(t, c.command("sacct", "-X", "-n", "-P", "-o", "State,ExitCode", "-j", id))
+		state := strings.TrimSpace(o.out)
+		name, _, _ := strings.Cut(state, "|")
+		switch {
+		case o.code != 0, name == "", name == "PENDING", name == "RUNNING", name == "COMPLETING", name == "REQUEUED":
+		default:
+			return state
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("job %s does not end: %q %s", id, state, o.err)
+		}
+	}
+}
+
+// file waits for a file in the user's home that holds something that matches.
+func (c *cluster) file(t *testing.T, name, pattern string) string {
+	t.Helper()
+	match := regexp.MustCompile(pattern)
+	var b []byte
+	for deadline := time.Now().Add(clusterPatience); ; time.Sleep(10 * time.Millisecond) {
+		b, _ = os.ReadFile(filepath.Join(c.dir, "home", name))
+		if match.Match(b) {
+			return string(b)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s has no %q:\n%s", name, pattern, b)
+		}
+	}
+}
+
+// process is one of the cluster's.
+type clusterProcess struct {
+	pid     int
+	command string
+	marker  string // of a step: GANGWAY_STEP; empty: a daemon's
+}
+
+// processes are those of the cluster: daemons by their state directory, the others by their
+// marker.
+func (c *cluster) processes(t *testing.T) []clusterProcess {
+	t.Helper()
+	var all []clusterProcess
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) // it may have ended
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		command := strings.TrimSpace(string(bytes.ReplaceAll(line, []byte{0}, []byte{' '})))
+		_, marker, found := bytes.Cut(append([]byte{0}, environ...), []byte("\x00GANGWAY_STEP="+c.id+"/"))
+		marker, _, _ = bytes.Cut(marker, []byte{0})
+		if found || strings.Contains(command, "--state-dir "+c.state) {
+			all = append(all, clusterProcess{pid, command, string(marker)})
+		}
+	}
+	return all
+}
+
+// wantNothing fails if anything of the cluster is left: processes, mounts, step directories.
+func (c *cluster) wantNothing(t *testing.T) {
+	t.Helper()
+	var left []clusterProcess
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if left = c.processes(t); len(left) == 0 || time.Now().After(deadline) {
+			break
+		}
+	}
+	for _, p := range left {
+		t.Errorf("process %d is left: %s %s", p.pid, p.command, p.marker)
+		_ = syscall.Kill(p.pid, syscall.SIGKILL)
+	}
+	if b, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(b), c.dir) {
+		t.Errorf("mounts are left: %v: %s", err, b)
+	}
+	if files, _ := filepath.Glob(filepath.Join(c.dir, "run", "gangway", "clusters", "*")); len(files) > 0 {
+		t.Errorf("the cluster is still said to run: %s", files)
+	}
+}
+
+func (c *cluster) showLogs(t *testing.T) {
+	t.Helper()
+	logs, _ := filepath.Glob(filepath.Join(c.state, "log", "*.log"))
+	steps, _ := filepath.Glob(filepath.Join(c.state, "nodes", "*", "steps", "*", "log"))
+	for _, name := range append(logs, steps...) {
+		b, _ := os.ReadFile(name)
+		t.Logf("%s:\n%s", strings.TrimPrefix(name, c.state), b[max(0, len(b)-3000):])
+	}
+}
