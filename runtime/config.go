@@ -104,6 +104,7 @@ type JoinProcess struct {
 	Stdin, Stdout, Stderr *os.File
 	Pass                  []*os.File
 	Terminal              bool
+	Group                 bool             // leads a process group of its own
 	Ignored               []syscall.Signal // as those of Config: its caller is another
 
 	ambient bool // a program of ours, which mounts
@@ -113,4 +114,5 @@ type JoinProcess struct {
 type Status struct {
 	Code   int            // 0 to 255; 128+n after signal n
 	Signal syscall.Signal // what killed it; 0 if it exited
+	Core   bool           // it left a core file
 }

@@ -46,6 +46,9 @@ func (c *Container) joinPlan(j *JoinProcess, spaces []space) *plan.Plan {
 	}
 	p := &plan.Plan{Join: true, Init: b.ops}
 	b.ops = nil
+	if j.Group && !j.Terminal { // which has a session of its own
+		b.call(unix.SYS_SETPGID, "setpgid", "process group of its own", plan.Num(0), plan.Num(0))
+	}
 	var terminal []plan.Reg
 	if j.Terminal {
 		b.newRoot = b.open("/", openPath|unix.O_DIRECTORY)
@@ -237,6 +240,10 @@ func (p *Process) Stopped() <-chan syscall.Signal { return p.stopped }
 
 // Signal sends it a signal.
 func (p *Process) Signal(s syscall.Signal) error { return p.process.signal(s) }
+
+// SignalGroup sends a signal to the process group that it leads, see JoinProcess.Group or
+// Terminal, until it has ended.
+func (p *Process) SignalGroup(s syscall.Signal) error { return p.process.signalGroup(s) }
 
 // Terminal is the master of its terminal, nil if it has none. The caller closes it.
 func (p *Process) Terminal() *os.File { return p.terminal }

@@ -44,6 +44,20 @@ func (p *process) signal(s syscall.Signal) error {
 	return nil
 }
 
+// signalGroup sends a signal to the group that the process leads, unless it was waited for:
+// then the number may be another group's.
+func (p *process) signalGroup(s syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.done || p.pid <= 1 {
+		return nil
+	}
+	if err := syscall.Kill(-p.pid, s); err != nil {
+		return fmt.Errorf("signal process group %d: %w", p.pid, err)
+	}
+	return nil
+}
+
 // wait waits for the end.
 func (p *process) wait() (syscall.WaitStatus, error) { return p.follow(nil) }
 
@@ -118,7 +132,7 @@ func (p *process) close() {
 // statusOf is how a process ended.
 func statusOf(s syscall.WaitStatus) Status {
 	if s.Signaled() {
-		return Status{Code: fault.CodeSignal(s.Signal()), Signal: s.Signal()}
+		return Status{Code: fault.CodeSignal(s.Signal()), Signal: s.Signal(), Core: s.CoreDump()}
 	}
 	return Status{Code: s.ExitStatus()}
 }

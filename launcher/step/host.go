@@ -83,6 +83,17 @@ func hostFile(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxHostFile))
 }
 
+// addHosts adds lines to a hosts file.
+func addHosts(file, lines []byte) []byte {
+	if len(lines) == 0 {
+		return file
+	}
+	if len(file) > 0 && !bytes.HasSuffix(file, []byte("\n")) {
+		file = append(slices.Clone(file), '\n')
+	}
+	return append(slices.Clip(file), lines...)
+}
+
 // record finds the line of a file as /etc/passwd whose field n is id.
 func record(file []byte, n, id, fields int) []string {
 	want := strconv.Itoa(id)

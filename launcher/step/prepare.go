@@ -26,6 +26,7 @@ func (s *step) prepare(ctx context.Context) error {
 	if s.host, err = readHost(s.Environ, s.Getenv); err != nil {
 		return fmt.Errorf("look at this machine: %w", err)
 	}
+	s.host.Hosts = addHosts(s.host.Hosts, s.Hosts)
 	if s.dir, err = newRunDir(ctx, s.Dirs[0]); err != nil {
 		return err
 	}

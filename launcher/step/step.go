@@ -102,6 +102,7 @@ type Options struct {
 	Devices Devices
 	Hooks   Hooks
 
+	Hosts      []byte   // lines that the container's /etc/hosts has besides those of the machine
 	Dirs       []string // for run directories, see RunDirs
 	Containers string   // for named containers, see NamedDir; empty: there are none
 	Scratch    string   // for what is large and goes away again: trees, layers to be saved

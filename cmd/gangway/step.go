@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/launcher/control"
+	"github.com/gangway-hpc/gangway/launcher/step"
+)
+
+// stepVerb is the hidden verb that agents start: the supervisor of a step on a node.
+func stepVerb(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{Use: "step DIRECTORY", Short: "supervise a step of a job on this node", Hidden: true, Args: cobra.ExactArgs(1)}
+	node := cmd.Flags().String("node", "", "which of the step's nodes this is")
+	lease := cmd.Flags().Int64("lease", 0, "milliseconds that it is kept prepared")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		dir, err := filepath.Abs(args[0])
+		if err != nil {
+			return err
+		}
+		if env.Getenv("GOGC") == "" {
+			debug.SetGCPercent(50) // it is there for as long as the step: memory counts
+		}
+		program, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find this program: %w", err)
+		}
+		o := step.SuperviseOptions{
+			Dir: dir, Node: *node, Lease: time.Duration(*lease) * time.Millisecond, Program: program, Log: env.Logger(),
+			Container: func(spec *job.StepSpec) (step.Options, func(), error) { return containerOf(env, spec, dir) },
+		}
+		if marker := env.Getenv(control.Marker); marker != "" {
+			o.Marker = control.Marker + "=" + marker
+		}
+		return step.Supervise(cmd.Context(), o)
+	}
+	return cmd
+}
+
+// containerOf reads the flags of gangway run that a step's container is made by. What
+// variables would set was set by whoever made the step.
+func containerOf(env *cli.Env, spec *job.StepSpec, dir string) (step.Options, func(), error) {
+	own := *env
+	own.Getenv = func(name string) string {
+		switch {
+		case strings.HasPrefix(name, "PYXIS_"):
+			return ""
+		case name == "NVIDIA_VISIBLE_DEVICES", name == "MELLANOX_VISIBLE_DEVICES":
+			return variable(spec.Program.Environ, name)
+		}
+		return env.Getenv(name)
+	}
+	cmd := &cobra.Command{Use: "run"}
+	f := newRunFlags(&own, cmd)
+	if err := cmd.ParseFlags(spec.Program.Container); err != nil {
+		return step.Options{}, nil, fmt.Errorf("read flags of the step's container: %w", err)
+	}
+	f.quiet = true
+	if err := f.parse(cmd, nil); err != nil {
+		return step.Options{}, nil, err
+	}
+	if spec.Image != "" && f.image != "" {
+		f.image = pinned(f.image, spec.Image)
+	}
+	o, images, err := f.options()
+	if err != nil {
+		return o, nil, err
+	}
+	o.Asked, o.RemapGiven = f.image, cmd.Flags().Changed("container-remap-root") || cmd.Flags().Changed("no-container-remap-root")
+	o.Unsealed = true
+	return o, images.close, nil
+}
+
+// variable is the value of a variable in an environment.
+func variable(environ [][]byte, name string) string {
+	for _, v := range environ {
+		if value, ok := strings.CutPrefix(string(v), name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// pinned is the name of an image with the digest that it had when it was first resolved.
+func pinned(name, digest string) string {
+	if strings.Contains(name, "@") || strings.HasPrefix(name, "/") || strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".sqsh") {
+		return name
+	}
+	return name + "@" + digest
+}

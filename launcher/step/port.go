@@ -1,0 +1,102 @@
+package step
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/gangway-hpc/gangway/internal/fsx"
+)
+
+// port is one that ranks will listen on: nobody else has it, and until it is released
+// nobody gets it.
+type port struct {
+	number int
+	once   sync.Once
+	l      net.Listener
+	lock   *fsx.Lock
+	name   string // of the lock
+}
+
+// The ports that steps may have where the kernel gives none of them to others' connections.
+const (
+	firstPort = 10000
+	lastPort  = 32000
+)
+
+// portRange is the ports outside those that the kernel gives to connections.
+func portRange(ephemeral string) (first, last int) {
+	first, last = firstPort, lastPort
+	f := strings.Fields(ephemeral)
+	if len(f) != 2 {
+		return first, last
+	}
+	low, err := strconv.Atoi(f[0])
+	high, err2 := strconv.Atoi(f[1])
+	switch {
+	case err != nil || err2 != nil || low > last || high < first:
+	case low-first >= last-high && low-first > 100:
+		last = low - 1
+	case high < 65000:
+		first, last = high+1, 65535
+	}
+	return first, last
+}
+
+// holdPort takes a port. Those of a user's steps that run are locked by files, for as long
+// as this process lives: the port itself is held only until release.
+func holdPort(dir string) (*port, error) {
+	b, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	first, last := portRange(string(b))
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(dir))
+	locks := filepath.Join(os.TempDir(), fmt.Sprintf("gangway-%d", os.Geteuid()), "ports")
+	if err := os.MkdirAll(locks, 0o700); err != nil {
+		return nil, fmt.Errorf("hold a port: %w", err)
+	}
+	span := last - first + 1
+	at := int(h.Sum32()) % span
+	for range min(span, 4096) {
+		p, err := tryPort(first+at, locks)
+		if err != nil {
+			return nil, err
+		}
+		if p != nil {
+			return p, nil
+		}
+		at = (at + 1) % span
+	}
+	return nil, fmt.Errorf("hold a port: none is free from %d to %d", first, last)
+}
+
+// tryPort returns nil where somebody has the port.
+func tryPort(number int, locks string) (*port, error) {
+	name := filepath.Join(locks, strconv.Itoa(number))
+	lock, err := fsx.TryAcquire(name, fsx.Exclusive)
+	if errors.Is(err, fsx.ErrLocked) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("hold a port: %w", err)
+	}
+	l, err := net.Listen("tcp", ":"+strconv.Itoa(number))
+	if err != nil {
+		return nil, lock.Release() // somebody who does not know our locks
+	}
+	return &port{number: number, l: l, lock: lock, name: name}, nil
+}
+
+// release lets the ranks have the port. Other steps do not get it before free.
+func (p *port) release() { p.once.Do(func() { _ = p.l.Close() }) }
+
+// free lets others have it.
+func (p *port) free() error {
+	p.release()
+	return errors.Join(os.Remove(p.name), p.lock.Release())
+}

@@ -1,0 +1,535 @@
+package step
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/fsx"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/launcher/control"
+	"github.com/gangway-hpc/gangway/launcher/rank"
+	"github.com/gangway-hpc/gangway/launcher/stdio"
+)
+
+// SuperviseOptions say which step Supervise runs.
+type SuperviseOptions struct {
+	Dir   string        // the run directory, which has the specification; absolute
+	Node  string        // which of the step's nodes this is
+	Lease time.Duration // how long it is kept prepared from now on; 0: for ever
+	// Container makes the options of the container of a step that has one, and what
+	// ends their use.
+	Container func(spec *job.StepSpec) (Options, func(), error)
+	Marker    string // by which the step's processes are found, NAME=VALUE
+	Program   string // this program, for ranks that start others of their job
+	Log       *slog.Logger
+}
+
+// Supervise prepares a step's part of a node, starts its ranks when it is told to, and
+// writes down how they ended. What it does it is told, and tells, over the socket in
+// its directory, see package control. It returns when the step has ended and whoever has a
+// claim to its output has it.
+func Supervise(ctx context.Context, o SuperviseOptions) error {
+	s, err := newSupervisor(o)
+	if err != nil {
+		return err
+	}
+	l, err := control.Listen(o.Dir)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go s.listen(ctx, l)
+	s.run(ctx)
+	s.linger(ctx)
+	return nil
+}
+
+// supervisor is one step on one node. Its life belongs to run, and what is behind mu to
+// everybody.
+type supervisor struct {
+	SuperviseOptions
+	spec   *job.StepSpec
+	node   int
+	life   life
+	in     chan any
+	over   chan struct{} // closed when in is not read any more
+	runner runner
+	ranks  []*member
+	spool  *stdio.Spool
+	input  *input
+	output *outputs
+	port   *port
+	cancel context.CancelFunc // of the prepare
+	alive  sync.WaitGroup     // ranks whose end is not noted yet
+
+	mu       sync.Mutex
+	changed  chan struct{} // closed, and made anew, when what follows changes
+	events   []control.Event
+	progress control.Progress
+	moves    int // of progress
+	start    control.Start
+	begun    bool // START came
+	end      *job.StepEnd
+	clients  clients
+}
+
+// member is a rank of this node.
+type member struct {
+	rank, local int
+	process     process // nil: it does not run
+	end         job.RankEnd
+	tail        tail
+	files       *rankFiles
+}
+
+// process is a rank that was started.
+type process interface {
+	// Signal sends to the rank and its children, until it has ended.
+	Signal(s syscall.Signal) error
+	// Wait waits for the end of the rank.
+	Wait() (exited, error)
+	// Terminal is the master of its terminal, nil if it has none.
+	Terminal() *os.File
+}
+
+// exited is how a rank ended.
+type exited struct {
+	code, signal int
+	core, oom    bool
+}
+
+// runner starts the ranks of a step, in a container or without one.
+type runner interface {
+	// prepare does all that can be done before START, and says what image is used.
+	prepare(ctx context.Context) (image string, err error)
+	// ready is called once, before the first rank is started.
+	ready(ctx context.Context) error
+	// environment is what the ranks are told.
+	environment() (*rank.Env, error)
+	// start starts a rank. An error that isCommand is the rank's own.
+	start(ctx context.Context, m *member, environ *rank.Env) (process, error)
+	// close ends what is left, and waits until it is gone. It may be called without
+	// prepare.
+	close(ctx context.Context) error
+}
+
+func newSupervisor(o SuperviseOptions) (*supervisor, error) {
+	spec, err := readSpec(filepath.Join(o.Dir, control.SpecFile))
+	if err != nil {
+		return nil, err
+	}
+	node := slices.IndexFunc(spec.Nodes, func(n job.StepNode) bool { return n.Name == o.Node })
+	if node < 0 {
+		return nil, fmt.Errorf("run step %s: node %s is none of its nodes", spec.Key, o.Node)
+	}
+	s := &supervisor{
+		SuperviseOptions: o, spec: spec, node: node, in: make(chan any), over: make(chan struct{}), changed: make(chan struct{}),
+		clients: clients{arrived: make(chan struct{}), done: make(chan struct{})},
+	}
+	for local, rank := range spec.Nodes[node].Ranks {
+		s.ranks = append(s.ranks, &member{rank: rank, local: local, end: job.RankEnd{Rank: rank, Node: o.Node}})
+	}
+	s.life = life{
+		ranks: len(s.ranks), killOnBadExit: spec.Program.KillOnBadExit, waitAfterExit: span(spec.Program.WaitAfterExit),
+		grace: span(spec.Grace),
+	}
+	s.life.step(renewIn{o.Lease}, time.Now())
+	f, err := os.OpenFile(filepath.Join(o.Dir, spoolFile), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("make spool: %w", err)
+	}
+	s.spool = stdio.NewSpool(f, spoolSize)
+	if len(spec.Program.Container) > 0 {
+		s.runner = &contained{s: s}
+	} else {
+		s.runner = newBare(s)
+	}
+	return s, nil
+}
+
+const (
+	spoolFile = "spool"
+	spoolSize = 64 << 20
+	// lingerTime is how long output is kept for clients after the end.
+	lingerTime = 30 * time.Second
+)
+
+// span is a duration of the specification.
+func span(d job.Duration) time.Duration {
+	if d == job.Forever {
+		return 0
+	}
+	return time.Duration(d) * time.Millisecond
+}
+
+// now is the time as events have it.
+func now() job.Time { return job.Time(time.Now().UnixMilli()) }
+
+// readSpec reads a specification and refuses one that cannot be run.
+func readSpec(name string) (*job.StepSpec, error) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("read step: %w", err)
+	}
+	return parseSpec(b)
+}
+
+func parseSpec(b []byte) (*job.StepSpec, error) {
+	spec := &job.StepSpec{}
+	if err := json.Unmarshal(b, spec); err != nil {
+		return nil, fmt.Errorf("read step: %w", err)
+	}
+	seen := map[int]bool{}
+	for _, n := range spec.Nodes {
+		for _, r := range n.Ranks {
+			if r < 0 || r >= spec.Tasks || seen[r] {
+				return nil, fmt.Errorf("read step %s: rank %d on node %s, of %d", spec.Key, r, n.Name, spec.Tasks)
+			}
+			seen[r] = true
+		}
+		if len(n.Ranks) == 0 {
+			return nil, fmt.Errorf("read step %s: node %s has no rank", spec.Key, n.Name)
+		}
+	}
+	if len(spec.Program.Script) == 0 && (len(spec.Program.Args) == 0 || len(spec.Program.Args[0]) == 0) {
+		return nil, fmt.Errorf("read step %s: it has no command", spec.Key)
+	}
+	return spec, nil
+}
+
+// isBatch says whether the step is a job's script.
+func (s *supervisor) isBatch() bool { return s.spec.Key.Step == job.BatchStep }
+
+// post tells run of something.
+func (s *supervisor) post(in any) {
+	select {
+	case s.in <- in:
+	case <-s.over:
+	}
+}
+
+// run lives the life.
+func (s *supervisor) run(ctx context.Context) {
+	defer close(s.over)
+	prepare, cancel := context.WithCancel(ctx)
+	s.cancel = cancel
+	defer cancel()
+	go s.prepare(prepare)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for s.life.stage != stageOver {
+		if at := s.life.wake(); at.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(time.Until(at))
+		}
+		var in any
+		select {
+		case in = <-s.in:
+		case <-timer.C:
+			in = timeIn{}
+		case <-ctx.Done():
+			// This process is to end: nothing of the step outlives it.
+			in, ctx = killIn{why: "its supervisor was told to end"}, context.WithoutCancel(ctx)
+		}
+		if sig, ok := in.(signalIn); ok {
+			s.signal(sig.sig)
+			continue
+		}
+		for _, do := range s.life.step(in, time.Now()) {
+			s.do(ctx, do)
+		}
+	}
+}
+
+// signalIn is a signal from outside, which changes nothing of the life.
+type signalIn struct{ sig syscall.Signal }
+
+func (s *supervisor) do(ctx context.Context, do any) {
+	switch do := do.(type) {
+	case tellPreparedDo:
+		s.tell(control.Event{Prepared: s.preparedEvent()})
+	case startDo:
+		go s.startRanks(ctx)
+	case tellStartedDo:
+		s.tell(control.Event{Started: &control.Started{At: s.life.started}})
+	case signalDo:
+		s.signal(do.sig)
+	case cancelDo:
+		s.cancel()
+	case cleanDo:
+		go s.clean(ctx)
+	case endDo:
+		s.conclude(ctx)
+	}
+}
+
+// signal sends a signal to the ranks that run.
+func (s *supervisor) signal(sig syscall.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.ranks {
+		if m.process != nil {
+			_ = m.process.Signal(sig) // it may have ended
+		}
+	}
+}
+
+// tell adds an event for those who watch.
+func (s *supervisor) tell(e control.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, e)
+	s.wake()
+}
+
+// tellProgress replaces what was said of the prepare.
+func (s *supervisor) tellProgress(p control.Progress) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.progress = p
+	s.moves++
+	s.wake()
+}
+
+func (s *supervisor) wake() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// progressEvery is how often it is said that a prepare goes on.
+const progressEvery = 5 * time.Second
+
+// prepare does all but the start.
+func (s *supervisor) prepare(ctx context.Context) {
+	stop := make(chan struct{})
+	go func() {
+		for tick := time.NewTicker(progressEvery); ; {
+			select {
+			case <-tick.C:
+				s.mu.Lock()
+				p := s.progress
+				s.mu.Unlock()
+				s.tellProgress(p)
+			case <-stop:
+				tick.Stop()
+				return
+			}
+		}
+	}()
+	defer close(stop)
+	image, err := s.prepareAll(ctx)
+	if err != nil {
+		s.post(failedIn{*asFault(err, "prepare the step on node "+s.Node)})
+		return
+	}
+	s.mu.Lock()
+	s.start.Image = image
+	s.mu.Unlock()
+	s.post(preparedIn{})
+}
+
+func (s *supervisor) prepareAll(ctx context.Context) (image string, err error) {
+	s.tellProgress(control.Progress{Phase: "prepare"})
+	if s.spec.Program.Umask <= 0o777 {
+		unix.Umask(int(s.spec.Program.Umask))
+	}
+	if s.node == 0 && !s.isBatch() {
+		if s.port, err = holdPort(s.Dir); err != nil {
+			return "", err
+		}
+	}
+	if err := s.enterDirectory(); err != nil {
+		return "", err
+	}
+	if err := s.writeScript(); err != nil {
+		return "", err
+	}
+	if s.output, err = s.openOutputs(); err != nil {
+		return "", err
+	}
+	in, err := newInput(s)
+	if err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	s.input = in
+	s.mu.Unlock()
+	s.clients.poke()
+	return s.runner.prepare(ctx)
+}
+
+// enterDirectory goes to where the step was submitted from.
+func (s *supervisor) enterDirectory() error {
+	dir := s.cwd()
+	if err := os.Chdir(dir); err != nil {
+		return &fault.Error{
+			What: fmt.Errorf("enter working directory of the step on node %s: %w", s.Node, err),
+			Hint: "submit from a directory that all nodes have, or name one: --chdir=DIR",
+		}
+	}
+	return nil
+}
+
+// cwd is the step's directory.
+func (s *supervisor) cwd() string {
+	dir := string(s.spec.Program.Cwd)
+	if filepath.IsAbs(dir) {
+		return dir
+	}
+	for _, v := range s.spec.Program.Environ {
+		if home, ok := cutVariable(v, "HOME"); ok && filepath.IsAbs(home) {
+			return filepath.Join(home, dir)
+		}
+	}
+	return filepath.Join("/", dir)
+}
+
+func cutVariable(v []byte, name string) (string, bool) {
+	if len(v) > len(name) && string(v[:len(name)]) == name && v[len(name)] == '=' {
+		return string(v[len(name)+1:]), true
+	}
+	return "", false
+}
+
+// scriptFile is a batch script's name, which is Slurm's.
+const scriptFile = "slurm_script"
+
+func (s *supervisor) writeScript() error {
+	if len(s.spec.Program.Script) == 0 {
+		return nil
+	}
+	if err := os.WriteFile(filepath.Join(s.Dir, scriptFile), s.spec.Program.Script, 0o700); err != nil {
+		return fmt.Errorf("write script: %w", err)
+	}
+	return os.Chmod(filepath.Join(s.Dir, scriptFile), 0o700) // whatever the umask
+}
+
+// args are the command of a rank, where the script has a name.
+func (s *supervisor) args(script string) []string {
+	var args []string
+	if len(s.spec.Program.Script) > 0 {
+		args = append(args, script)
+	}
+	return append(args, texts(s.spec.Program.Args)...)
+}
+
+// preparedEvent is what is known once all is prepared.
+func (s *supervisor) preparedEvent() *control.Prepared {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := &control.Prepared{Image: s.start.Image}
+	if s.port != nil {
+		p.Port = s.port.number
+	}
+	return p
+}
+
+// conclude writes down the end, and tells it.
+func (s *supervisor) conclude(ctx context.Context) {
+	end := &job.StepEnd{Key: s.spec.Key, Node: s.Node, Start: s.life.started, End: now(), Fault: s.life.fault, Usage: usage()}
+	if s.life.started != 0 || s.life.ended > 0 {
+		for _, m := range s.ranks {
+			end.Ranks = append(end.Ranks, m.end)
+		}
+	}
+	err := fsx.WriteFile(context.WithoutCancel(ctx), filepath.Join(s.Dir, control.EndFile), fsx.Options{Mode: 0o600}, func(f *os.File) error {
+		return json.NewEncoder(f).Encode(end)
+	})
+	if err != nil {
+		s.Log.Error("the end of the step is not on disk", "err", err)
+	}
+	b, err := json.Marshal(end)
+	if err == nil {
+		s.spool.Mark(stdio.Frame{Type: stdio.StepEnd, Data: b})
+	}
+	s.spool.Close()
+	if in := s.inputNow(); in != nil {
+		in.close()
+	}
+	s.mu.Lock()
+	s.end = end
+	s.mu.Unlock()
+	s.tell(control.Event{Ended: end})
+}
+
+// usage is what the processes of the step have used that are waited for, which are all.
+func usage() job.Usage {
+	var r unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_CHILDREN, &r) != nil {
+		return job.Usage{}
+	}
+	ms := func(t unix.Timeval) job.Duration { return job.Duration(t.Nano() / 1e6) }
+	const block = 512 // as getrusage(2) counts
+	return job.Usage{User: ms(r.Utime), System: ms(r.Stime), MaxRSS: r.Maxrss << 10, Read: r.Inblock * block, Write: r.Oublock * block}
+}
+
+// asFault is an error as it is told.
+func asFault(err error, what string) *job.Fault {
+	f := &job.Fault{What: err.Error(), Code: fault.Code(err), Node: true}
+	if e, ok := errors.AsType[*fault.Error](err); ok {
+		f.Cause, f.Hint = e.Cause, e.Hint
+		// Who asks for what cannot be gets the same everywhere.
+		f.Node = e.Code != fault.CodeUsage
+	}
+	if f.What == "" {
+		f.What = what
+	}
+	return f
+}
+
+// listen answers connections until the process ends.
+func (s *supervisor) listen(ctx context.Context, l *net.UnixListener) {
+	for {
+		c, err := l.AcceptUnix()
+		switch {
+		case err == nil:
+			go s.serve(ctx, c)
+		case errors.Is(err, net.ErrClosed):
+			return
+		case !pause(ctx, acceptPause):
+			return
+		}
+	}
+}
+
+// environment is what ranks are told.
+func (s *supervisor) environment(cluster string, gpus []string, cwd string) (*rank.Env, error) {
+	s.mu.Lock()
+	start := s.start
+	s.mu.Unlock()
+	return rank.New(rank.Options{
+		Spec: s.spec, Node: s.node, MasterAddr: start.MasterAddr, MasterPort: start.MasterPort,
+		GPUs: gpus, Cluster: cluster, Marker: s.Marker, Cwd: cwd,
+	})
+}
+
+// gpus are the numbers of the node's GPUs that the step has.
+func (s *supervisor) gpus() []string {
+	n := &s.spec.Nodes[s.node]
+	devices := n.Devices
+	if s.spec.Key.Step < 0 {
+		devices = n.JobDevices
+	}
+	var all []string
+	for _, i := range rank.Indices(devices, "gpu") {
+		all = append(all, strconv.Itoa(i))
+	}
+	return all
+}

@@ -1,0 +1,364 @@
+package step
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/launcher/control"
+	"github.com/gangway-hpc/gangway/launcher/stdio"
+)
+
+// clients are those who read the output.
+type clients struct {
+	mu      sync.Mutex
+	arrived chan struct{} // closed when the first primary one came
+	done    chan struct{} // closed when one has acknowledged the end
+	size    unix.Winsize  // of the primary one's terminal
+	masters []*os.File    // of ranks' terminals
+	pokes   []chan struct{}
+	n       int // others that are connected
+}
+
+func (c *clients) once(ch chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-ch:
+	default:
+		close(ch)
+	}
+}
+
+// count adds to the number of clients.
+func (c *clients) count(n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n += n
+	return c.n
+}
+
+// watch returns a channel that is poked when more of the input was taken.
+func (c *clients) watch() chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ch := make(chan struct{}, 1)
+	ch <- struct{}{}
+	c.pokes = append(c.pokes, ch)
+	return ch
+}
+
+func (c *clients) poke() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, ch := range c.pokes {
+		select {
+		case ch <- struct{}{}:
+		default: // it is poked already
+		}
+	}
+}
+
+func (c *clients) forget(ch chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.pokes {
+		if c.pokes[i] == ch {
+			c.pokes = append(c.pokes[:i], c.pokes[i+1:]...)
+			return
+		}
+	}
+}
+
+// serve answers one connection.
+func (s *supervisor) serve(ctx context.Context, u *net.UnixConn) {
+	defer u.Close()
+	if err := checkPeer(u); err != nil {
+		s.Log.Warn("connection refused", "err", err)
+		return
+	}
+	c := control.New(u)
+	var send sync.Mutex // answers and events are lines of one connection
+	refuse := func(why string) {
+		send.Lock()
+		defer send.Unlock()
+		_ = c.Send(control.Event{Refused: why}) // who is gone does not want to know
+	}
+	watching := false
+	for {
+		var r control.Request
+		if err := c.Receive(&r); err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+				refuse(err.Error())
+			}
+			return
+		}
+		switch {
+		case r.IO != nil:
+			if err := s.serveIO(ctx, c, r.IO); err != nil {
+				s.Log.Debug("client is gone", "err", err)
+			}
+			return
+		case r.Watch && !watching:
+			watching = true
+			go s.sendEvents(ctx, c, &send)
+		default:
+			if why := s.request(&r); why != "" {
+				refuse(why)
+			}
+		}
+	}
+}
+
+// request does what a line asks for.
+func (s *supervisor) request(r *control.Request) (refused string) {
+	switch {
+	case r.Start != nil:
+		if r.Start.MasterPort < 0 || r.Start.MasterPort > 65535 {
+			return "the port is none"
+		}
+		s.mu.Lock()
+		if s.isFirst() {
+			image := s.start.Image
+			s.start = *r.Start
+			if s.start.Image == "" {
+				s.start.Image = image
+			}
+		}
+		s.mu.Unlock()
+		s.post(startIn{})
+	case r.Signal != 0:
+		if r.Signal < 0 || r.Signal > 64 {
+			return "there is no such signal"
+		}
+		s.post(signalIn{syscall.Signal(r.Signal)})
+	case r.Kill != nil:
+		s.post(killIn{grace: max(0, time.Duration(r.Kill.GraceMS)*time.Millisecond), why: r.Kill.Why})
+	case r.Renew != 0:
+		s.post(renewIn{time.Duration(r.Renew) * time.Millisecond})
+	}
+	return ""
+}
+
+// isFirst says whether no START came before. The caller has s.mu.
+func (s *supervisor) isFirst() bool {
+	first := !s.begun
+	s.begun = true
+	return first
+}
+
+// sendEvents sends the events of the present state, and then all that come. Of the progress
+// of the prepare it sends the last, until something follows it.
+func (s *supervisor) sendEvents(ctx context.Context, c *control.Conn, send *sync.Mutex) {
+	sent, moves := 0, 0
+	for {
+		s.mu.Lock()
+		events, changed := s.events[sent:], s.changed
+		if progress := s.progress; len(s.events) == 0 && s.moves > moves {
+			events = []control.Event{{Progress: &progress}}
+		} else {
+			sent += len(events)
+		}
+		moves = s.moves
+		s.mu.Unlock()
+		for _, e := range events {
+			send.Lock()
+			err := c.Send(e)
+			send.Unlock()
+			if err != nil {
+				return // the reader finds out
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// serveIO is a client's connection.
+func (s *supervisor) serveIO(ctx context.Context, c *control.Conn, text json.RawMessage) error {
+	var hello stdio.Hello
+	if err := json.Unmarshal(text, &hello); err != nil {
+		return err
+	}
+	if !hello.Primary { // who acknowledges
+		s.clients.count(1)
+		defer s.clients.count(-1)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var send sync.Mutex
+	if hello.Primary {
+		s.clients.once(s.clients.arrived)
+		poked := s.clients.watch()
+		defer s.clients.forget(poked)
+		go s.tellTaken(ctx, c, &send, poked)
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- s.sendOutput(ctx, c, &send, hello) }()
+	err := s.readClient(c, hello.Primary)
+	if errors.Is(err, io.EOF) {
+		// It may have closed its side only.
+		select {
+		case err = <-sent:
+			return err
+		case <-s.clients.done:
+			return nil
+		}
+	}
+	return err
+}
+
+// sendOutput sends what there is.
+func (s *supervisor) sendOutput(ctx context.Context, c *control.Conn, send *sync.Mutex, hello stdio.Hello) error {
+	cursor := s.spool.From(hello)
+	for {
+		b, err := cursor.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return c.CloseWrite()
+		}
+		if err != nil {
+			return err
+		}
+		send.Lock()
+		_, err = c.Write(b)
+		send.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// tellTaken tells the client how much of its input was taken.
+func (s *supervisor) tellTaken(ctx context.Context, c *control.Conn, send *sync.Mutex, poked <-chan struct{}) {
+	for {
+		select {
+		case <-poked:
+		case <-ctx.Done():
+			return
+		}
+		in := s.inputNow()
+		if in == nil {
+			continue // it is poked again when there is one
+		}
+		send.Lock()
+		err := stdio.Write(c, stdio.Frame{Type: stdio.Taken, Offset: in.offset()})
+		send.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (s *supervisor) inputNow() *input {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.input
+}
+
+// readClient does what a client sends.
+func (s *supervisor) readClient(c *control.Conn, primary bool) error {
+	r := stdio.NewReader(c.Reader())
+	for {
+		f, err := r.Next()
+		if err != nil {
+			return err
+		}
+		if !primary {
+			continue
+		}
+		in := s.inputNow()
+		switch f.Type {
+		case stdio.Stdin:
+			if in == nil {
+				return errors.New("input came before it was asked for")
+			}
+			err = in.add(f.Offset, f.Data)
+		case stdio.StdinEOF:
+			if in != nil {
+				in.end(f.Offset)
+			}
+		case stdio.Signal:
+			if f.Offset > 0 && f.Offset <= 64 {
+				s.post(signalIn{syscall.Signal(f.Offset)})
+			}
+		case stdio.WinSize:
+			var rows, columns uint16
+			if rows, columns, err = f.Size(); err == nil {
+				s.clients.setSize(rows, columns)
+			}
+		case stdio.Ack:
+			s.clients.once(s.clients.done)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// linger keeps the output for clients after the end: for the one that the step is for, until
+// that has had it; for others, as long as they are there.
+func (s *supervisor) linger(ctx context.Context) {
+	late := time.NewTimer(lingerTime)
+	defer late.Stop()
+	if s.wanted() {
+		select {
+		case <-s.clients.done:
+		case <-late.C:
+		case <-ctx.Done():
+		}
+	}
+	for s.clients.count(0) > 0 {
+		select {
+		case <-late.C:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// wanted says whether somebody is going to want the output: who started the step, unless it
+// is a batch script.
+func (s *supervisor) wanted() bool { return s.spec.Key.Step != job.BatchStep }
+
+// setSize gives terminals the size of the client's.
+func (c *clients) setSize(rows, columns uint16) {
+	c.mu.Lock()
+	c.size = unix.Winsize{Row: rows, Col: columns}
+	c.mu.Unlock()
+	c.resize()
+}
+
+func (c *clients) addTerminal(master *os.File) {
+	c.mu.Lock()
+	c.masters = append(c.masters, master)
+	c.mu.Unlock()
+	c.resize()
+}
+
+func (c *clients) resize() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.size == (unix.Winsize{}) {
+		return
+	}
+	for _, master := range c.masters {
+		raw, err := master.SyscallConn()
+		if err == nil {
+			_ = raw.Control(func(fd uintptr) { _ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &c.size) }) // it may have ended
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package step
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/launcher/stdio"
+)
+
+// input is the ranks' stdin: what the client sends is written to the ranks that read it,
+// by a goroutine that may wait for them. What is not written yet is bounded by
+// [stdio.Window], which the client keeps.
+type input struct {
+	mu      sync.Mutex
+	more    sync.Cond
+	b       []byte // not written yet
+	got     uint64 // of the whole input, b's end
+	ended   bool
+	closed  bool
+	to      []*pipeEnd
+	taken   uint64
+	changed func() // taken grew
+}
+
+// pipeEnd is where a rank reads from.
+type pipeEnd struct {
+	m *member
+	w *os.File
+}
+
+// openInput gives a rank its stdin: a file, what the client sends, or nothing.
+func (s *supervisor) openInput(in *input, m *member) error {
+	name := s.spec.Program.Input
+	number, notNumber := strconv.Atoi(name)
+	switch {
+	case m.files.terminal:
+		if m.files.master != nil {
+			in.to = append(in.to, &pipeEnd{m, m.files.master})
+		}
+		return nil
+	case s.isBatch() && name == "", name == toNobody && !s.isBatch(), name == "" && m.rank != 0, notNumber == nil && number != m.rank && !s.isBatch():
+		return nil
+	case name == "", name == toAll && !s.isBatch(), notNumber == nil && !s.isBatch():
+		r, w, err := os.Pipe()
+		if err != nil {
+			return fmt.Errorf("make pipe: %w", err)
+		}
+		r.Fd() // from here on it blocks
+		m.files.child[0], m.files.mine = r, append(m.files.mine, r)
+		in.to = append(in.to, &pipeEnd{m, w})
+		return nil
+	}
+	path := s.names(m).Expand(name)
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(s.cwd(), path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return &fault.Error{What: fmt.Errorf("open input of the step on node %s: %w", s.Node, err), Hint: "name another file: --input=FILE"}
+	}
+	m.files.child[0], m.files.mine = f, append(m.files.mine, f)
+	return nil
+}
+
+func newInput(s *supervisor) (*input, error) {
+	in := &input{changed: s.clients.poke}
+	in.more.L = &in.mu
+	for _, m := range s.ranks {
+		if err := s.openInput(in, m); err != nil {
+			return nil, err
+		}
+	}
+	go in.pump()
+	return in, nil
+}
+
+// add takes a part of the input. What came before, as after a reconnection, is left out;
+// what does not follow is an error.
+func (in *input) add(offset uint64, b []byte) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if offset > in.got {
+		return fmt.Errorf("take input: %d bytes are missing", offset-in.got)
+	}
+	skip := in.got - offset
+	if skip >= uint64(len(b)) || in.ended {
+		return nil
+	}
+	b = b[skip:]
+	if len(in.b)+len(b) > 2*stdio.Window {
+		return fmt.Errorf("take input: more than %d bytes before they were taken", stdio.Window)
+	}
+	in.b = append(in.b, b...)
+	in.got += uint64(len(b))
+	in.more.Broadcast()
+	return nil
+}
+
+// end says that the input ends.
+func (in *input) end(offset uint64) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if offset <= in.got {
+		in.ended = true
+		in.more.Broadcast()
+	}
+}
+
+// pump writes to the ranks.
+func (in *input) pump() {
+	for {
+		in.mu.Lock()
+		for len(in.b) == 0 && !in.ended && !in.closed {
+			in.more.Wait()
+		}
+		b, to := in.b, in.to
+		over := len(b) == 0 || in.closed
+		in.b = nil
+		in.mu.Unlock()
+		for _, p := range to {
+			if over {
+				p.finish()
+			} else if _, err := p.w.Write(b); err != nil {
+				continue // it has ended, or reads no more: its input is nobody's
+			}
+		}
+		if over {
+			return
+		}
+		in.mu.Lock()
+		in.taken += uint64(len(b))
+		in.mu.Unlock()
+		in.changed()
+	}
+}
+
+// finish is the end of the input: of a terminal the sign for it, as if somebody typed it.
+func (p *pipeEnd) finish() {
+	if p.m.files.terminal {
+		_, _ = p.w.Write([]byte{4}) // it may have ended
+		return
+	}
+	_ = p.w.Close() // an end of a pipe
+}
+
+// gone says that a rank has ended: its input is not waited for any more.
+func (in *input) gone(m *member) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, p := range in.to {
+		if p.m == m && !m.files.terminal {
+			_ = p.w.Close() // also ends a write
+		}
+	}
+}
+
+// attach gives the input to the terminal of a rank.
+func (in *input) attach(m *member, master *os.File) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.to = append(in.to, &pipeEnd{m, master})
+}
+
+// close ends the pump.
+func (in *input) close() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.closed = true
+	in.more.Broadcast()
+}
+
+// offset is how much was taken.
+func (in *input) offset() uint64 {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.taken
+}
+
+// openTerminal makes a terminal for a rank on the host; one in a container makes its own.
+func (f *rankFiles) openTerminal() error {
+	if len(f.s.spec.Program.Container) > 0 {
+		return nil
+	}
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return fmt.Errorf("make terminal: %w", err)
+	}
+	fd := int(master.Fd())
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		_ = master.Close()
+		return fmt.Errorf("make terminal: %w", err)
+	}
+	slave, err := os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		_ = master.Close()
+		return fmt.Errorf("make terminal: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return fmt.Errorf("make terminal: %w", err)
+	}
+	f.master = os.NewFile(uintptr(fd), "/dev/ptmx")
+	f.child = [3]*os.File{slave, slave, slave}
+	f.mine = append(f.mine, slave)
+	return nil
+}
+
+// relay carries the output of a rank's terminal.
+func (s *supervisor) relay(m *member, master *os.File) {
+	m.files.read(master, func(b []byte) {
+		if err := s.spool.Append(uint32(m.rank), stdio.Stdout, b); err != nil {
+			s.Log.Error("output is lost", "err", err)
+		}
+	}, stdio.Stdout)
+	if m.files.master == nil {
+		m.files.master = master
+		s.input.attach(m, master)
+	}
+	s.clients.addTerminal(master)
+}

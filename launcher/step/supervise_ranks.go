@@ -1,0 +1,162 @@
+package step
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/launcher/stdio"
+)
+
+// startRanks starts all ranks at once.
+func (s *supervisor) startRanks(ctx context.Context) {
+	if s.port != nil {
+		s.port.release()
+	}
+	err := s.runner.ready(ctx)
+	if err != nil {
+		s.post(failedIn{*asFault(err, "start the step on node "+s.Node)})
+		return
+	}
+	env, err := s.runner.environment()
+	if err != nil {
+		s.post(failedIn{*asFault(err, "start the step on node "+s.Node)})
+		return
+	}
+	at := now()
+	errs := make([]error, len(s.ranks))
+	var wg sync.WaitGroup
+	for i, m := range s.ranks {
+		wg.Go(func() {
+			p, err := s.runner.start(ctx, m, env)
+			m.files.handed()
+			s.mu.Lock()
+			m.process = p
+			s.mu.Unlock()
+			switch {
+			case err == nil:
+				if t := p.Terminal(); t != nil {
+					s.relay(m, t)
+				}
+				s.alive.Go(func() { s.follow(m, p) })
+			case isCommand(err):
+				m.files.say(fault.Text("gangway", err, false))
+				s.alive.Go(func() { s.ended(m, exited{code: fault.Code(err)}) })
+			default:
+				errs[i] = err
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		s.post(failedIn{*asFault(err, "start the step on node "+s.Node)})
+		return
+	}
+	s.post(startedIn{at})
+}
+
+// isCommand says whether a rank could not be started because of what it was to run.
+func isCommand(err error) bool {
+	code := fault.Code(err)
+	return code == fault.CodeNotFound || code == fault.CodeNotExecutable || errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist)
+}
+
+// follow waits for the end of a rank.
+func (s *supervisor) follow(m *member, p process) {
+	e, err := p.Wait()
+	if err != nil {
+		s.Log.Error("how a rank ended is not known", "rank", m.rank, "err", err)
+		e = exited{code: fault.CodeFailed}
+	}
+	s.ended(m, e)
+}
+
+// outputTime is how long the output of a rank that has ended may take, before its end is
+// told: a child of its may have it open.
+const outputTime = 500 * time.Millisecond
+
+// ended notes the end of a rank, and tells it when its output is there.
+func (s *supervisor) ended(m *member, e exited) {
+	at := now()
+	s.mu.Lock()
+	m.process = nil
+	s.mu.Unlock()
+	m.files.drain(outputTime)
+	end := job.RankEnd{Rank: m.rank, Node: s.Node, Exit: e.code, Signal: e.signal, Core: e.core, OOM: e.oom, At: at}
+	if e.signal != 0 {
+		end.Exit = 0
+	}
+	if e.signal != 0 || e.code != 0 {
+		end.Tail = m.files.lastLines(m)
+	}
+	s.mu.Lock()
+	m.end = end
+	s.mu.Unlock()
+	if b, err := json.Marshal(&end); err == nil {
+		s.spool.Mark(stdio.Frame{Type: stdio.RankExit, Rank: uint32(m.rank), Data: b})
+	}
+	s.input.gone(m)
+	s.post(exitIn{bad: e.signal != 0 || e.code != 0})
+}
+
+// cleanTime bounds how long what is left of a step is waited for.
+const cleanTime = 30 * time.Second
+
+// clean ends everything that is left.
+func (s *supervisor) clean(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
+	defer cancel()
+	if s.port != nil {
+		if err := s.port.free(); err != nil {
+			s.Log.Warn("a port stays locked", "err", err)
+		}
+	}
+	if err := s.runner.close(ctx); err != nil {
+		s.Log.Warn("clean up after the step", "err", err)
+	}
+	s.alive.Wait()
+	if s.output != nil {
+		s.output.close()
+	}
+	s.post(cleanedIn{})
+}
+
+// tail keeps the last bytes of a rank's output.
+type tail struct {
+	mu  sync.Mutex
+	b   []byte
+	err []byte // of stderr, which tells more
+}
+
+// tailSize is how much is kept.
+const tailSize = 4 << 10
+
+func (t *tail) add(kind stdio.Type, b []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	to := &t.b
+	if kind == stdio.Stderr {
+		to = &t.err
+	}
+	*to = append(*to, b[max(0, len(b)-tailSize):]...)
+	if len(*to) > 2*tailSize {
+		*to = append((*to)[:0], (*to)[len(*to)-tailSize:]...)
+	}
+}
+
+// last are the last bytes: of stderr if there is any.
+func (t *tail) last() []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b := t.err
+	if len(b) == 0 {
+		b = t.b
+	}
+	return append([]byte(nil), b[max(0, len(b)-tailSize):]...)
+}
