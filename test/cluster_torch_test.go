@@ -1,0 +1,85 @@
+package test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// torchLayout is where test/images/build.sh torch put Debian's PyTorch.
+const torchLayout = "/tmp/img-torch/layout"
+
+// TestClusterTorch runs real torch.distributed, by torchrun as people write it: one on each
+// of four nodes, with rendezvous by c10d without an endpoint and static without a node
+// rank; four that are told to be alone; and two jobs at once.
+func TestClusterTorch(t *testing.T) {
+	if _, err := os.Stat(torchLayout); err != nil {
+		t.Skip("needs an image with PyTorch: test/images/build.sh torch " + filepath.Dir(torchLayout))
+	}
+	t.Parallel()
+	c := newCluster(t, "--cpus-per-node", "4")
+	image := "oci:" + torchLayout + ":1"
+	c.do(t, "image", "pull", "-q", image)
+	program := filepath.Join(c.dir, "home", "sum.py")
+	text := `import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.tensor([dist.get_rank() + 1])
+dist.all_reduce(x)
+print("rank %d of %d: sum %d" % (dist.get_rank(), dist.get_world_size(), x.item()), flush=True)
+dist.destroy_process_group()
+`
+	if err := os.WriteFile(program, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const torchrun = "python3 -m torch.distributed.run"
+	for _, r := range []struct {
+		name, options, command string
+		world, groups          int
+	}{
+		{"without torchrun", "-N4 --ntasks-per-node=2", "python3 /sum.py", 8, 1},
+		{"c10d", "-N4", torchrun + " --nnodes=4 --nproc_per_node=2 --rdzv_backend=c10d /sum.py", 8, 1},
+		{"static", "-N4", torchrun + " --nnodes=4 --nproc_per_node=1 /sum.py", 4, 1},
+		{"alone", "-N4", torchrun + " --standalone --nnodes=1 --nproc_per_node=2 /sum.py", 2, 4},
+	} {
+		t.Run(r.name, func(t *testing.T) {
+			args := append(strings.Fields(r.options), "--container-image="+image, "--container-mounts="+program+":/sum.py:ro")
+			o := outcomeOf(t, c.command("srun", append(args, strings.Fields(r.command)...)...))
+			if want := repeated(sums(r.world), r.groups); o.code != 0 || sortedSums(o.out) != want {
+				t.Errorf("exit %d, want the lines\n%s\n%s%s", o.code, want, o.out, o.err)
+			}
+		})
+	}
+	t.Run("two at once", func(t *testing.T) {
+		step := "srun -N2 --exact -n2 -c1 --container-image=" + image + " --container-mounts=" + program + ":/sum.py:ro " +
+			torchrun + " --nnodes=2 --nproc_per_node=2 --rdzv_backend=c10d /sum.py"
+		id := c.submit(t, step+" > one & "+step+" > two; wait", "-N2", "--ntasks-per-node=2", "-o", "both")
+		if got := c.ended(t, id); got != "COMPLETED|0:0" {
+			t.Errorf("%s\n%s", got, c.file(t, "both", ""))
+		}
+		for _, name := range []string{"one", "two"} {
+			if got := sortedSums(c.file(t, name, "")); got != sums(4) {
+				t.Errorf("%s:\n%s", name, got)
+			}
+		}
+	})
+}
+
+// sortedSums are the lines of sums among others, sorted.
+func sortedSums(text string) string {
+	lines := slices.DeleteFunc(strings.Split(text, "\n"), func(l string) bool { return !strings.HasPrefix(l, "rank ") })
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// repeated is each line n times.
+func repeated(text string, n int) string {
+	var all []string
+	for line := range strings.SplitSeq(text, "\n") {
+		for range n {
+			all = append(all, line)
+		}
+	}
+	return strings.Join(all, "\n")
+}
