@@ -1,0 +1,112 @@
+// Package store keeps what the controller must not forget: the log of events, snapshots of
+// what follows from it, blobs (scripts, environments) by their digest, and the accounting
+// of jobs and steps.
+//
+// First use: s, err := store.Open(ctx, path), then [Store.Read] for what is there, and
+// [Store.Append] for what happens. All methods may be called by any number of goroutines;
+// batches that are appended at the same time are made durable together.
+//
+// The package knows nothing of what events mean: they are bytes here. It opens no network,
+// and does not decide what to do when the disk is full: Append says so, and can be called
+// again with the same batch.
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+)
+
+// Store is a durable log with what belongs to it. An engine of it passes package
+// storetest's suite.
+type Store interface {
+	// Epoch is the number of this opening: above that of every earlier one. A store that
+	// was opened again since then refuses this one's batches with ErrFenced.
+	Epoch() uint64
+	// Append adds a batch, all of it or nothing, and returns the number of its last event
+	// once it is on stable storage. Events are numbered from 1 without gaps. After an
+	// error nothing of the batch is there, and it may be tried again.
+	Append(b *Batch) (last uint64, err error)
+	// Read yields the events after one, in their order.
+	Read(ctx context.Context, after uint64, yield func(seq uint64, event []byte) error) error
+	// Blob returns what was stored under a digest; ErrNoBlob if nothing was.
+	Blob(digest string) ([]byte, error)
+	// SaveSnapshot replaces the snapshot by one of the state after event seq.
+	SaveSnapshot(seq uint64, data []byte) error
+	// Snapshot returns the latest one; seq 0 and nil if there is none that is whole.
+	Snapshot() (seq uint64, data []byte, err error)
+	// History yields what the accounting has, by rising job and attempt.
+	History(ctx context.Context, f Filter, yield func(Past) error) error
+	Close() error
+}
+
+// Errors of every engine.
+var (
+	// ErrFenced is that the store was opened by another one since.
+	ErrFenced = errors.New("the store was opened by a later controller")
+	ErrNoBlob = errors.New("there is no such blob")
+)
+
+// Batch is what is made durable at once.
+type Batch struct {
+	Events [][]byte
+	Blobs  [][]byte // are there before the events are
+	Jobs   []JobRow
+	Steps  []StepRow
+}
+
+// JobRow is one attempt of a job that has ended. A row is written once: a second one of
+// the same job and attempt changes nothing.
+type JobRow struct {
+	Job        job.ID
+	Array      job.ID // of a task: its array; else the job's own
+	Attempt    int
+	UID        uint32
+	User       string
+	Account    string
+	Partition  string
+	Name       string
+	State      job.State
+	Submit     job.Time
+	Start, End job.Time
+	Nodes      []string
+	Data       []byte
+}
+
+// StepRow is a step that has ended; rows are as those of jobs.
+type StepRow struct {
+	Key  job.StepKey
+	Data []byte
+}
+
+// Filter chooses jobs. Empty lists choose all.
+type Filter struct {
+	IDs                                []job.ID // jobs or arrays
+	Users, Accounts, Partitions, Names []string
+	States                             []job.State
+	Since, Until                       job.Time // alive between these; 0: no bound
+	Limit                              int      // 0: no limit
+	AfterJob                           job.ID   // only what comes after this job's attempt
+	AfterAttempt                       int
+}
+
+// Past is one attempt of a job with its steps.
+type Past struct {
+	Job     job.ID
+	Attempt int
+	Nodes   []string
+	Data    []byte
+	Steps   [][]byte
+}
+
+// Digest is the name of a blob: sha256: and 64 hex digits.
+func Digest(blob []byte) string {
+	sum := sha256.Sum256(blob)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// IsFenced says whether an error is ErrFenced: the store will never take anything again.
+func IsFenced(err error) bool { return errors.Is(err, ErrFenced) }
