@@ -44,6 +44,21 @@ func (c *Client) End(ctx context.Context, id job.ID, exit int) error {
 	return c.call(ctx, http.MethodPost, jobPath(id)+"/end", &Change{Exit: exit}, nil, false)
 }
 
+// EndStep ends a step: TERM and, after a while, KILL.
+func (c *Client) EndStep(ctx context.Context, id job.ID, step job.StepID) error {
+	return c.call(ctx, http.MethodDelete, jobPath(id)+"/steps/"+step.String(), nil, nil, false)
+}
+
+// CancelNamed is Cancel for a job or tasks of an array as they are written: 12, 12_3.
+func (c *Client) CancelNamed(ctx context.Context, name string) error {
+	return c.call(ctx, http.MethodDelete, "/v1/jobs/"+url.PathEscape(name), nil, nil, false)
+}
+
+// SignalNamed is Signal for a job or tasks of an array as they are written: 12, 12_3.
+func (c *Client) SignalNamed(ctx context.Context, name string, change *Change) error {
+	return c.call(ctx, http.MethodPost, "/v1/jobs/"+url.PathEscape(name)+"/signal", change, nil, false)
+}
+
 // Signal sends a signal to a job, or a step of it.
 func (c *Client) Signal(ctx context.Context, id job.ID, change *Change) error {
 	return c.call(ctx, http.MethodPost, jobPath(id)+"/signal", change, nil, false)

@@ -71,9 +71,11 @@ type Options struct {
 	Clusters string
 
 	// Of srun.
-	JobID                          job.ID
-	Overlap, Exact, ExclusiveStep  bool
-	Relative                       int
+	JobID                         job.ID
+	Overlap, Exact, ExclusiveStep bool
+	Relative                      int
+	// OnlyOutput and OnlyError are the rank of which output is shown; -1: all.
+	OnlyOutput, OnlyError          int
 	Distribution, GPUBind, CPUBind string
 	MultiProg                      bool
 	DisableStatus, QuitOnInterrupt bool
@@ -117,6 +119,12 @@ const (
 
 // Given says whether an option, by its long name, was given anywhere.
 func (o *Options) Given(name string) bool { return o.given[name] != unset }
+
+// Asked says whether the command line or the script gave it.
+func (o *Options) Asked(name string) bool { return o.asked(name) }
+
+// Failed is how the command begins to say that its request was refused.
+func (o *Options) Failed() string { return o.failed() }
 
 // asked says whether it was given otherwise than by the environment, which yields to
 // options that contradict it.
@@ -228,7 +236,7 @@ type Source struct {
 // command line.
 func Parse(c Command, from Source) (*Options, error) {
 	args, getenv := from.Args, from.Getenv
-	o := &Options{Command: c, now: from.Now, given: map[string]origin{}, Relative: -1}
+	o := &Options{Command: c, now: from.Now, given: map[string]origin{}, Relative: -1, OnlyOutput: -1, OnlyError: -1}
 	table := optionsOf(c)
 	given, operands, err := Getopt(flagsOf(table), args, true)
 	if err != nil {

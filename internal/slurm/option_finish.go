@@ -2,6 +2,7 @@ package slurm
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 )
@@ -14,7 +15,30 @@ func (o *Options) finish() error {
 		}
 	}
 	o.Program.Container = o.flags()
+	if o.Command == Srun {
+		o.streams()
+	}
 	return nil
+}
+
+// streams makes of srun's --output and --error what goes to files, and what comes here: "all"
+// (as without any), or that of one rank. Errors go where output goes, unless they have a
+// place of their own.
+func (o *Options) streams() {
+	p := &o.Program
+	if p.Error == "" && p.Output != "" {
+		p.Error = p.Output
+	}
+	for _, s := range []struct {
+		name *string
+		only *int
+	}{{&p.Output, &o.OnlyOutput}, {&p.Error, &o.OnlyError}} {
+		if n, err := strconv.Atoi(*s.name); err == nil && n >= 0 {
+			*s.name, *s.only = "", n
+		} else if *s.name == "all" {
+			*s.name = ""
+		}
+	}
 }
 
 // checkMemory makes --mem and its like one amount. They exclude each other, but what the

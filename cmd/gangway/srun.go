@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/slurm"
+)
+
+// srun is Slurm's command of this name.
+func srun(_ context.Context, env *cli.Env, args []string) error {
+	o, err := slurm.Parse(slurm.Srun, slurm.Source{Args: args, Getenv: env.Getenv, Now: env.Now()})
+	if err != nil || o.Help || o.Version {
+		return aboutSlurm(env, o, err)
+	}
+	if len(o.Operands) == 0 {
+		return &slurm.Refusal{Lines: []string{"fatal: No command given to execute."}, Code: 1}
+	}
+	if o.MultiProg {
+		return &slurm.Refusal{Lines: []string{"error: --multi-prog: not supported by Gangway yet"}, Code: 1}
+	}
+	warn(env, o)
+	if o.Job.Name == "" || o.JobID != 0 && !o.Asked("job-name") {
+		o.Job.Name = filepath.Base(o.Operands[0])
+	}
+	r := &stepRun{env: env, name: "srun", quiet: o.Quiet > 0, options: o}
+	r.request, err = stepRequest(env, o)
+	if err != nil {
+		return err
+	}
+	if r.client, err = contact(env); err != nil {
+		return err
+	}
+	// Not the verb's context: what signals mean is the step's business.
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	r.cancel = cancel
+	signals := r.catch()
+	defer signals.stop()
+	if o.JobID != 0 && !o.TestOnly {
+		code, err := r.run(ctx, o.JobID)
+		return ended(code, err)
+	}
+	s := submission(env, o)
+	if o.TestOnly {
+		answer, err := r.client.Submit(ctx, s)
+		if err != nil {
+			return err
+		}
+		return sayTest(env, "srun", &answer)
+	}
+	a, err := allocate(ctx, r, s, o.Immediate)
+	if err != nil {
+		return err
+	}
+	code, err := r.run(ctx, a.id)
+	a.end(max(code, fault.Code(err)))
+	return ended(code, err)
+}
+
+// ended makes an exit code an error.
+func ended(code int, err error) error {
+	if err != nil || code == 0 {
+		return err
+	}
+	return fault.Exit(code)
+}
+
+// stepRequest makes the request for a step of what options say.
+func stepRequest(env *cli.Env, o *slurm.Options) (*api.StepRequest, error) {
+	p := o.Program
+	for _, arg := range o.Operands {
+		p.Args = append(p.Args, []byte(arg))
+	}
+	if err := completeProgram(env, o, &p); err != nil {
+		return nil, err
+	}
+	j := &o.Job
+	return &api.StepRequest{
+		Name: j.Name, MinNodes: j.MinNodes, MaxNodes: j.MaxNodes, Tasks: j.Tasks, TasksPerNode: j.TasksPerNode,
+		CPUsPerTask: j.CPUsPerTask, GRES: j.GRES, Memory: j.Memory, NodeList: j.NodeList, Exclude: j.Exclude,
+		Overlap: o.Overlap, Exact: o.Exact || o.ExclusiveStep, Exclusive: o.ExclusiveStep, Relative: max(o.Relative, 0),
+		Distribution: o.Distribution, GPUBind: o.GPUBind, CPUBind: o.CPUBind, Program: p, Interactive: o.Interactive, Once: once(),
+	}, nil
+}
+
+// allocation is a job without a program, which lasts as long as it is held.
+type allocation struct {
+	id     job.ID
+	run    *stepRun
+	cancel context.CancelFunc
+}
+
+// allocate asks for a job and waits until it has its nodes, at most limit where that is
+// not 0.
+func allocate(ctx context.Context, r *stepRun, s *api.Submit, limit job.Duration) (*allocation, error) {
+	answer, err := r.client.Submit(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	r.notes(answer.Notes)
+	hold, cancel := context.WithCancel(ctx)
+	a := &allocation{id: answer.ID, run: r, cancel: cancel}
+	go a.hold(hold)
+	wait := ctx
+	if limit > 0 {
+		var stop context.CancelFunc
+		wait, stop = context.WithTimeout(ctx, time.Duration(limit)*time.Millisecond)
+		defer stop()
+	}
+	started, err := r.awaitNodes(wait, a.id)
+	switch {
+	case err == nil && started:
+		return a, nil
+	case err == nil:
+		err = &slurm.Refusal{Lines: []string{fmt.Sprintf("error: Job allocation %s has been revoked", a.id)}, Code: 1}
+	case wait.Err() != nil && ctx.Err() == nil:
+		err = &slurm.Refusal{Lines: []string{"error: " + r.options.Failed() + ": Requested nodes are busy"}, Code: 1}
+	}
+	a.drop()
+	return nil, err
+}
+
+// hold keeps the allocation as long as ctx lasts, whatever happens to the controller.
+func (a *allocation) hold(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := a.run.client.Hold(ctx, a.id)
+		var refused *api.Error
+		if err == nil || errors.Is(err, io.EOF) || errors.As(err, &refused) {
+			return // the job has ended
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// end gives the nodes back.
+func (a *allocation) end(code int) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = a.run.client.End(ctx, a.id, code) // it ends by itself when nobody holds it
+	a.cancel()
+}
+
+// drop cancels a job that is not waited for any more.
+func (a *allocation) drop() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = a.run.client.Cancel(ctx, a.id) // as in end
+	a.cancel()
+}
+
+// awaitNodes waits until a job runs. started is false if it ended before.
+func (r *stepRun) awaitNodes(ctx context.Context, id job.ID) (started bool, err error) {
+	said, done := false, false
+	for {
+		err := r.client.Watch(ctx, &api.Query{IDs: []job.ID{id}}, func(e *api.Event) bool {
+			j := e.Job
+			if j == nil || j.ID != id {
+				return true
+			}
+			switch {
+			case j.State == job.Pending:
+				if !said {
+					r.say("job %s queued and waiting for resources", id)
+					said = true
+				}
+				return true
+			case j.State == job.Running:
+				started = true
+			}
+			done = true
+			return false
+		})
+		if done {
+			break
+		}
+		if err != nil && (r.interrupted.Load() || ctx.Err() != nil) {
+			return false, interruptedError()
+		}
+		if err := waitForController(ctx, r.env, r.name, err); err != nil {
+			return false, err
+		}
+	}
+	if said && started {
+		r.say("job %s has been allocated resources", id)
+	}
+	return started, nil
+}
+
+// notes prints what the controller has to say beside its answer.
+func (r *stepRun) notes(all []string) {
+	for _, note := range all {
+		r.say("%s", note)
+	}
+}
+
+// say prints a line of talk, unless that is not wanted.
+func (r *stepRun) say(format string, args ...any) {
+	if !r.quiet {
+		r.tell(format, args...)
+	}
+}
+
+// tell prints a line that is not to be missed.
+func (r *stepRun) tell(format string, args ...any) {
+	r.progress.clear()
+	talk(r.env, r.name, format, args...)
+}
+
+// stdout and stderr are the process's own, not buffered.
+func stdout() io.Writer { return os.Stdout }
+func stderr() io.Writer { return os.Stderr }

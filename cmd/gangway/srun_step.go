@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/slurm"
+	"github.com/gangway-hpc/gangway/launcher/attach"
+	"github.com/gangway-hpc/gangway/launcher/stdio"
+)
+
+// stepRun makes a step, shows what it says, and waits for its end.
+type stepRun struct {
+	env     *cli.Env
+	name    string // of the command, for its talk
+	quiet   bool
+	options *slurm.Options
+	client  *api.Client
+	request *api.StepRequest
+
+	interrupted atomic.Bool
+	signals     *signals
+	progress    progressLine
+
+	step    api.Step
+	session *attach.Session
+	out     *outputs
+	report  report
+	ends    map[string]*job.StepEnd // by node, of the present try
+	cancel  context.CancelFunc
+}
+
+// interruptedError is the end of a wait by a signal.
+func interruptedError() error {
+	return &fault.Error{What: errors.New("interrupted"), Code: fault.CodeInterrupted}
+}
+
+// busyWait is how long the controller lets a step wait for its place before it says so.
+const busyWait = 60 * job.Second
+
+// create asks for the step until there is room for it.
+func (r *stepRun) create(ctx context.Context, id job.ID) error {
+	r.request.Wait = busyWait
+	for told := false; ; {
+		step, err := r.client.Step(ctx, id, r.request)
+		if err == nil {
+			r.step = step
+			r.notes(step.Notes)
+			return nil
+		}
+		var refused *api.Error
+		if !errors.As(err, &refused) || refused.Kind != "NODES_BUSY" || r.options.Immediate > 0 {
+			return stepRefused(r.name, id, err)
+		}
+		if !told {
+			r.say("Job %s step creation temporarily disabled, retrying (Requested nodes are busy)", id)
+			told = true
+		}
+		r.request.Once = once()
+	}
+}
+
+// stepRefused is how srun says that there is no step.
+func stepRefused(name string, id job.ID, err error) error {
+	var refused *api.Error
+	if !errors.As(err, &refused) {
+		return err
+	}
+	why := slurm.ErrorText(refused.Kind)
+	if why == "" {
+		why = refused.What
+	}
+	lines := []string{fmt.Sprintf("error: Unable to create step for job %s: %s", id, why)}
+	if why != refused.What {
+		lines = append(lines, "error: "+refused.What)
+	}
+	for _, more := range []struct{ label, text string }{{"cause: ", refused.Cause}, {"hint:  ", refused.Hint}, {"see:   ", refused.See}} {
+		if more.text != "" {
+			lines = append(lines, more.label+more.text)
+		}
+	}
+	return &slurm.Refusal{Lines: lines, Code: 1}
+}
+
+// run runs the step in a job and returns its exit code.
+func (r *stepRun) run(ctx context.Context, id job.ID) (code int, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := r.create(ctx, id); err != nil {
+		return 0, err
+	}
+	restore, err := r.terminal()
+	if err != nil {
+		return 0, err
+	}
+	defer restore()
+	defer r.progress.clear()
+	r.signals.attach(r)
+	r.out = newOutputs(r.step.Tasks, r.options)
+	events := make(chan api.Event, 16)
+	go r.watch(ctx, id, events)
+	return r.follow(ctx, events)
+}
+
+// watch passes on what happens to the step and its job, as long as ctx lasts.
+func (r *stepRun) watch(ctx context.Context, id job.ID, events chan<- api.Event) {
+	step := r.step.Key.Step
+	for ctx.Err() == nil {
+		err := r.client.Watch(ctx, &api.Query{IDs: []job.ID{id}}, func(e *api.Event) bool {
+			if e.Step != nil && e.Step.Key.Step != step || e.Step == nil && e.Job == nil {
+				return true
+			}
+			select {
+			case events <- *e:
+				return true
+			case <-ctx.Done():
+				return false
+			}
+		})
+		if waitForController(ctx, r.env, r.name, err) != nil {
+			return // it knows the job no more
+		}
+	}
+}
+
+// connect begins a try.
+func (r *stepRun) connect(ctx context.Context) <-chan error {
+	r.ends = map[string]*job.StepEnd{}
+	var stdin io.Reader
+	if r.request.Program.Input != "none" {
+		stdin = os.Stdin
+	}
+	s := attach.Open(ctx, attach.Config{
+		Step: r.step, Hello: stdio.Hello{Primary: true, Follow: true}, Stdin: stdin, Input: r.request.Program.Input,
+		Output: func(rank int, stream stdio.Type, data []byte) error {
+			r.progress.clear()
+			return r.out.write(rank, stream, data)
+		},
+		Lost: func(rank int, stream stdio.Type, count uint64) {
+			r.tell("error: %d bytes of the output of task %d are lost: it came faster than it was read", count, rank)
+		},
+		RankExit: func(end job.RankEnd) {
+			_ = r.out.finish(end.Rank)
+			r.report.rank(r, end)
+		},
+		StepEnd: func(end *job.StepEnd) { r.ends[end.Node] = end },
+		Trouble: func(node string, err error) { r.say("warning: node %s does not answer: %v", node, err) },
+	})
+	r.session = s
+	r.signals.to(s)
+	done := make(chan error, 1)
+	go func() { done <- s.Wait() }()
+	return done
+}
+
+// drainTime is how long output may take to come after the controller has said that the
+// step is over, counted from the last that came.
+const drainTime = 5 * time.Second
+
+// follow attends to the step until it is over.
+func (r *stepRun) follow(ctx context.Context, events <-chan api.Event) (int, error) {
+	done := r.connect(ctx)
+	var final *api.Step // what the controller says of the end
+	var late <-chan time.Time
+	for {
+		select {
+		case err := <-done:
+			done = nil
+			if err != nil && final == nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) {
+				return r.unwritable(err)
+			}
+			if final != nil || err == nil && !r.faulty() {
+				return r.finish(final)
+			}
+		case e := <-events:
+			if e.Step == nil {
+				if e.Job != nil && e.Job.State.Done() && final == nil {
+					late = time.After(drainTime)
+				}
+				continue
+			}
+			switch s := e.Step; {
+			case s.Key.Attempt != r.step.Key.Attempt || s.Key.Try < r.step.Key.Try:
+			case s.Key.Try > r.step.Key.Try:
+				r.session.Stop()
+				if done != nil {
+					<-done
+				}
+				r.step = *s
+				done = r.connect(ctx)
+			case s.Phase == "ended" || s.State.Done():
+				final = s
+				if done == nil || s.Start == 0 {
+					r.session.Stop()
+					return r.finish(final)
+				}
+				late = time.After(drainTime)
+			default:
+				r.progress.show(r, s)
+			}
+		case <-late:
+			if idle := r.out.idle(); idle < drainTime && done != nil {
+				late = time.After(drainTime - idle)
+				continue
+			}
+			r.session.Stop()
+			if done != nil {
+				<-done
+			}
+			return r.finish(final)
+		}
+	}
+}
+
+// faulty says whether a node could not run its part: then the controller decides what
+// comes next.
+func (r *stepRun) faulty() bool {
+	for _, end := range r.ends {
+		if end.Fault != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// finish reports how the step ended.
+func (r *stepRun) finish(final *api.Step) (int, error) {
+	r.progress.clear()
+	if err := r.out.flush(); err != nil {
+		return r.unwritable(err)
+	}
+	r.report.flush(r)
+	return r.report.verdict(r, final)
+}
+
+// unwritable ends the step, since nobody reads what it says.
+func (r *stepRun) unwritable(err error) (int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = r.client.EndStep(ctx, r.step.Key.Job, r.step.Key.Step) // the job's end is the step's in any case
+	if errors.Is(err, syscall.EPIPE) {
+		return fault.CodeSignal(syscall.SIGPIPE), nil
+	}
+	return 0, fmt.Errorf("write output: %w", err)
+}

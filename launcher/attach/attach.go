@@ -1,0 +1,202 @@
+// Package attach connects a client to the input and output of a step: one connection to
+// the agent of each node, which is made again, at the place where it was, when it breaks.
+// Output comes to one function, in the order of each rank's stream; input goes to the
+// ranks that read it, and never more than they take.
+//
+// First use: s := attach.Open(ctx, attach.Config{...}); then s.Wait(), while s.Signal and
+// s.Resize may be called by any goroutine. The functions of the Config are called by one
+// goroutine at a time.
+//
+// The package decides nothing about the step: it does not know whether a step that failed
+// is tried again, and prints nothing.
+package attach
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/launcher/stdio"
+)
+
+// Config says what a session is for.
+type Config struct {
+	Step  api.Step // its Key, Nodes, Agents and Ranks
+	Hello stdio.Hello
+	// Stdin is for the ranks that Input says, as job.Program has it; nil: there is none.
+	Stdin io.Reader
+	Input string
+
+	// Output gets what a rank wrote. Its error ends the session.
+	Output func(rank int, stream stdio.Type, data []byte) error
+	// Lost says that bytes of a rank's stream are gone; nil: it is of no interest.
+	Lost func(rank int, stream stdio.Type, count uint64)
+	// RankExit and StepEnd say how a rank, and the step on a node, ended; once each.
+	RankExit func(end job.RankEnd)
+	StepEnd  func(end *job.StepEnd)
+	// Trouble says, once a breakdown, that a node's agent does not answer.
+	Trouble func(node string, err error)
+}
+
+// Session is a client's connections to a step.
+type Session struct {
+	config Config
+	nodes  []*node
+	input  *input
+	stop   context.CancelCauseFunc
+	group  sync.WaitGroup
+
+	mu  sync.Mutex // of the functions of config, and what follows
+	err error
+}
+
+// Open connects to all nodes of the step, until it has ended everywhere or ctx ends.
+func Open(ctx context.Context, c Config) *Session {
+	ctx, stop := context.WithCancelCause(ctx)
+	s := &Session{config: c, stop: stop}
+	for i, name := range c.Step.Nodes {
+		if i >= len(c.Step.Agents) {
+			break
+		}
+		n := newNode(s, i, name, c.Step.Agents[i])
+		if i < len(c.Step.Ranks) {
+			n.ranks = c.Step.Ranks[i]
+		}
+		s.nodes = append(s.nodes, n)
+	}
+	s.input = newInput(c.Stdin, s.readers())
+	for _, n := range s.nodes {
+		s.group.Go(func() { n.run(ctx) })
+	}
+	if c.Stdin != nil {
+		go s.input.fill() // ends with the process, if the reader blocks
+	}
+	return s
+}
+
+// readers are the nodes with ranks that read the input.
+func (s *Session) readers() []*node {
+	rank := 0
+	switch s.config.Input {
+	case "", "0":
+	case "all":
+		return s.nodes
+	default:
+		n, err := strconv.Atoi(s.config.Input)
+		if err != nil {
+			return nil // none, or a file, which the ranks read themselves
+		}
+		rank = n
+	}
+	for _, n := range s.nodes {
+		if slices.Contains(n.ranks, rank) {
+			return []*node{n}
+		}
+	}
+	return nil
+}
+
+// Wait returns when the step has ended on all nodes and its output was handed on, or the
+// session was stopped. The error is that of Output, or of the context.
+func (s *Session) Wait() error {
+	s.group.Wait()
+	s.input.close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	for _, n := range s.nodes {
+		if !n.ended {
+			return context.Canceled
+		}
+	}
+	return nil
+}
+
+// Stop ends the session.
+func (s *Session) Stop() { s.stop(context.Canceled) }
+
+// Signal sends a signal to all ranks, on nodes that can be reached.
+func (s *Session) Signal(sig syscall.Signal) {
+	s.send(stdio.Frame{Type: stdio.Signal, Offset: uint64(sig)})
+}
+
+// Resize says how large the terminal is.
+func (s *Session) Resize(rows, columns uint16) { s.send(stdio.NewWinSize(rows, columns)) }
+
+func (s *Session) send(f stdio.Frame) {
+	for _, n := range s.nodes {
+		n.send(f)
+	}
+}
+
+// fail ends the session with an error.
+func (s *Session) fail(err error) {
+	if s.err == nil {
+		s.err = err
+	}
+	s.stop(err)
+}
+
+// deliver hands a frame of a node on. It says whether the connection goes on.
+func (s *Session) deliver(n *node, f stdio.Frame) (more bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch f.Type {
+	case stdio.Stdout, stdio.Stderr:
+		return true, s.output(n, f)
+	case stdio.Gap:
+		stream, count, err := f.Lost()
+		if err != nil {
+			return false, err
+		}
+		n.advance(int(f.Rank), stream, f.Offset+count)
+		if s.config.Lost != nil {
+			s.config.Lost(int(f.Rank), stream, count)
+		}
+	case stdio.Taken:
+		s.input.taken(n, f.Offset)
+	case stdio.RankExit:
+		var end job.RankEnd
+		if err := json.Unmarshal(f.Data, &end); err != nil {
+			return false, fmt.Errorf("read end of rank: %w", err)
+		}
+		if !n.exited[end.Rank] {
+			n.exited[end.Rank] = true
+			s.config.RankExit(end)
+		}
+	case stdio.StepEnd:
+		var end job.StepEnd
+		if err := json.Unmarshal(f.Data, &end); err != nil {
+			return false, fmt.Errorf("read end of step: %w", err)
+		}
+		n.ended = true
+		s.config.StepEnd(&end)
+		return false, nil
+	}
+	return true, nil
+}
+
+// output hands on what is new of a frame of output.
+func (s *Session) output(n *node, f stdio.Frame) error {
+	data := f.Data
+	if had := n.had(int(f.Rank), f.Type); f.Offset < had {
+		data = data[min(uint64(len(data)), had-f.Offset):]
+	}
+	if len(data) > 0 {
+		if err := s.config.Output(int(f.Rank), f.Type, data); err != nil {
+			s.fail(err)
+			return err
+		}
+	}
+	n.advance(int(f.Rank), f.Type, f.Offset+uint64(len(f.Data)))
+	return nil
+}

@@ -1,0 +1,185 @@
+package attach
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/launcher/control"
+	"github.com/gangway-hpc/gangway/launcher/stdio"
+)
+
+// node is the connection to one node.
+type node struct {
+	session *Session
+	index   int
+	name    string
+	agent   *api.Client
+	ranks   []int
+
+	// Under the session's lock.
+	offsets map[stdio.Offset]uint64 // by rank and stream
+	exited  map[int]bool
+	ended   bool
+
+	mu   sync.Mutex // of writes
+	conn net.Conn   // nil: there is none now
+	held []stdio.Frame
+}
+
+func newNode(s *Session, index int, name, address string) *node {
+	n := &node{session: s, index: index, name: name, agent: api.Dial(address), offsets: map[stdio.Offset]uint64{}, exited: map[int]bool{}}
+	for _, o := range s.config.Hello.Offsets {
+		n.offsets[stdio.Offset{Rank: o.Rank, Stream: o.Stream}] = o.Offset
+	}
+	return n
+}
+
+func (n *node) had(rank int, stream stdio.Type) uint64 {
+	return n.offsets[stdio.Offset{Rank: rank, Stream: stream}]
+}
+
+func (n *node) advance(rank int, stream stdio.Type, to uint64) {
+	key := stdio.Offset{Rank: rank, Stream: stream}
+	n.offsets[key] = max(n.offsets[key], to)
+}
+
+// The waits between attempts to reach a node: a step that was just made is there within
+// milliseconds, an agent that was restarted within a second.
+const (
+	firstWait = 2 * time.Millisecond
+	lastWait  = 500 * time.Millisecond
+)
+
+// run keeps the node connected until the step has ended there.
+func (n *node) run(ctx context.Context) {
+	wait, begun, told := firstWait, time.Now(), false
+	for {
+		worked, err := n.serve(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if worked {
+			wait, begun, told = firstWait, time.Now(), false
+		}
+		// A restart of an agent takes a moment and is nobody's business.
+		if !told && time.Since(begun) > 5*time.Second && n.session.config.Trouble != nil {
+			n.session.mu.Lock()
+			n.session.config.Trouble(n.name, err)
+			n.session.mu.Unlock()
+			told = true
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, lastWait)
+	}
+}
+
+// serve makes a connection and reads it to its end. The error is nil if that was the
+// step's; worked says that there was a connection.
+func (n *node) serve(ctx context.Context) (worked bool, err error) {
+	conn, r, err := n.agent.Upgrade(ctx, "/v1/steps/"+control.DirOf(n.session.config.Step.Key)+"/io", "gangway-stdio")
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	if err := n.greet(conn); err != nil {
+		return false, err
+	}
+	frames := stdio.NewReader(r)
+	for {
+		f, err := frames.Next()
+		if err != nil {
+			n.disconnect()
+			if errors.Is(err, io.EOF) && worked && !n.session.config.Hello.Follow && !n.session.config.Hello.Primary {
+				return true, nil // all that there was
+			}
+			return worked, err
+		}
+		worked = true
+		more, err := n.session.deliver(n, f)
+		if err != nil || !more {
+			if err == nil {
+				n.send(stdio.Frame{Type: stdio.Ack})
+			}
+			n.disconnect()
+			return worked, err
+		}
+	}
+}
+
+// greet says what is wanted, and sends what waited for a connection.
+func (n *node) greet(conn net.Conn) error {
+	hello := n.session.config.Hello
+	n.session.mu.Lock()
+	hello.Offsets = nil
+	for key, offset := range n.offsets {
+		key.Offset = offset
+		hello.Offsets = append(hello.Offsets, key)
+	}
+	n.session.mu.Unlock()
+	b, err := json.Marshal(hello)
+	if err != nil {
+		return err
+	}
+	line, err := json.Marshal(control.Request{IO: b})
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, err := conn.Write(append(line, '\n')); err != nil {
+		return err
+	}
+	for _, f := range n.held {
+		if err := stdio.Write(conn, f); err != nil {
+			return err
+		}
+	}
+	n.held = nil
+	n.conn = conn
+	return nil
+}
+
+func (n *node) disconnect() {
+	n.mu.Lock()
+	n.conn = nil
+	n.mu.Unlock()
+	n.session.input.disconnected(n)
+}
+
+// send writes a frame, or keeps it for the next connection: not input, which has a place
+// of its own.
+func (n *node) send(f stdio.Frame) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.conn != nil && stdio.Write(n.conn, f) == nil {
+		return
+	}
+	if f.Type == stdio.Signal || f.Type == stdio.WinSize {
+		n.held = append(n.held, f)
+	}
+}
+
+// write sends input; false: not now.
+func (n *node) write(f stdio.Frame) bool {
+	n.mu.Lock()
+	conn := n.conn
+	n.mu.Unlock()
+	if conn == nil {
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return stdio.Write(conn, f) == nil
+}
