@@ -154,10 +154,20 @@ func (d *daemons) tooOften(one *daemon, err error) error {
 		Hint: "see its log: " + d.log(one),
 	}
 	if b, err := os.ReadFile(d.log(one)); err == nil {
-		lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-		f.Cause = lines[len(lines)-1]
+		f.Cause = lastError(string(b))
 	}
 	return f
+}
+
+// lastError is the last error that a daemon's log has, as the daemon said it.
+func lastError(log string) string {
+	last := ""
+	for line := range strings.Lines(log) {
+		if _, what, ok := strings.Cut(line, "error: "); ok {
+			last = strings.TrimSpace(what)
+		}
+	}
+	return last
 }
 
 func (one *daemon) signal(s syscall.Signal) {
