@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gangway-hpc/gangway/hooks/nvidia"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/wire"
 	"github.com/gangway-hpc/gangway/launcher/control"
@@ -293,5 +294,52 @@ func TestIO(t *testing.T) {
 	}
 	if status, _ := ask("x"); !strings.Contains(status, "400") {
 		t.Error(status)
+	}
+}
+
+// TestPrecache: images are fetched by a program of their own, one after the other, whatever
+// becomes of each.
+func TestPrecache(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	m := newMaster(t, dir)
+	newAgent(t, dir)
+	m.greeted()
+	m.send(&wire.ControllerMessage{Message: &wire.ControllerMessage_Precache{Precache: &wire.Precache{Id: "x", Images: []string{"bad", "good"}, Rate: 1 << 20}}})
+	var got []string
+	m.expect("what was fetched", func(msg *wire.AgentMessage) bool {
+		p := msg.GetPrecached()
+		if p == nil {
+			return false
+		}
+		var f job.Fault
+		if p.Fault != nil && json.Unmarshal(p.Fault, &f) != nil {
+			t.Errorf("fault %s", p.Fault)
+		}
+		got = append(got, fmt.Sprintf("%s %s %d/%d %v %s %s", p.Id, p.Image, p.Bytes, p.Total, p.Done, p.Digest, f.Cause))
+		return p.Done && p.Image == "good"
+	})
+	if want := []string{"x bad 5/10 false  ", "x bad 5/10 true  pull bad: no such image", "x good 5/10 false  ", "x good 5/10 true sha256:77 "}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestGPUs: models are types as administrators write them.
+func TestGPUs(t *testing.T) {
+	models := []string{"NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-32GB", "NVIDIA GeForce RTX 4090", "Graphics Device"}
+	var all []nvidia.GPU
+	for _, m := range models {
+		all = append(all, nvidia.GPU{Model: m})
+	}
+	var got []string
+	for _, g := range gpus(all) {
+		got = append(got, fmt.Sprintf("%s:%s:%d", g.Name, g.Type, g.Count))
+	}
+	if want := []string{"gpu:h100:2", "gpu:a100:1", "gpu:v100:1", "gpu:4090:1", "gpu::1"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	n, _, err := Hardware(t.Context(), "here")
+	if err != nil || n.CPUs < 1 || n.Memory < 1 || n.Name != "here" {
+		t.Errorf("%+v, %v", n, err)
 	}
 }

@@ -30,7 +30,21 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if len(os.Args) > 1 && os.Args[1] == "image" {
+		os.Exit(fetch(os.Args[len(os.Args)-1]))
+	}
 	os.Exit(m.Run())
+}
+
+// fetch is "gangway image precache --json" of an image; what is called bad cannot be had.
+func fetch(name string) int {
+	fmt.Printf(`{"event":"layer","image":%q,"done":5,"total":10}`+"\n", name)
+	if name == "bad" {
+		fmt.Fprintf(os.Stderr, "gangway: error: pull %s: no such image\ngangway: hint: x\n", name)
+		return 125
+	}
+	fmt.Printf(`{"event":"image","manifest":"sha256:77"}` + "\n")
+	return 0
 }
 
 // supervise is a supervisor with one rank: the program of the step as it is. The step's
