@@ -28,6 +28,19 @@ func allreduce(t *testing.T, p *person) string {
 	return p.image(t, nil, craft(t, entry{name: "bin/allreduce", content: string(b)}))
 }
 
+// pushed is that image in a registry.
+func pushed(t *testing.T, p *person) string {
+	t.Helper()
+	layout := allreduce(t, p)
+	host := startRegistry(t)
+	push := exec.Command("skopeo", "--insecure-policy", "copy", "-q", "--preserve-digests", "--dest-no-creds", "--dest-tls-verify=false",
+		layout, "docker://"+host+"/team/allreduce:1")
+	if out, err := push.CombinedOutput(); err != nil {
+		t.Fatalf("push: %v: %s", err, out)
+	}
+	return host + "#team/allreduce:1"
+}
+
 // sums are the lines of allreduce, which come in any order.
 func sums(world int) string {
 	var all []string
@@ -49,7 +62,7 @@ func sorted(text string) string {
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "--gres", "gpu:h100:8", "--cpus-per-node", "8")
-	image := allreduce(t, c.person)
+	image := pushed(t, c.person)
 	id := c.submit(t, "scontrol show hostnames\nsrun --container-image="+image+" allreduce", "-N4", "-J", "sum", "-o", "out-%j")
 	if got := c.ended(t, id); got != "COMPLETED|0:0" {
 		t.Errorf("job %s: %s", id, got)
