@@ -17,7 +17,17 @@ import (
 	"github.com/gangway-hpc/gangway/squashfs"
 )
 
-func TestMain(m *testing.M) { os.Exit(usertest.Main(m)) }
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 {
+		switch os.Args[1] {
+		case superviseArg:
+			os.Exit(superviseMain(os.Args[2]))
+		case rankArg:
+			os.Exit(rankMain(os.Args[2:]))
+		}
+	}
+	os.Exit(usertest.Main(m))
+}
 
 // options are those of a run in an image that has one program, /exit, which exits with
 // status 0.
@@ -37,13 +47,20 @@ func options(tb testing.TB, args ...string) Options {
 	if _, err := w.Commit(tb.Context(), nil); err != nil {
 		tb.Fatal(err)
 	}
-	store, err := image.Open(image.Options{Dir: filepath.Join(dir, "store")})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	o := imageOptions(file, dir)
+	o.Request.Command = args
+	return o
+}
+
+// imageOptions are those of a run in an image that is a file, with all else in a directory.
+func imageOptions(file, dir string) Options {
 	return Options{
-		Request: spec.Request{Command: args, Export: "NONE"},
+		Request: spec.Request{Export: "NONE"},
 		Image: func(ctx context.Context, _ *Named) (*Image, error) {
+			store, err := image.Open(image.Options{Dir: filepath.Join(dir, "store")})
+			if err != nil {
+				return nil, err
+			}
 			o, err := store.OpenFile(ctx, file, squashfs.ReaderOptions{})
 			if err != nil {
 				return nil, err

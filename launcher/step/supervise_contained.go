@@ -223,8 +223,8 @@ func programNames() []string {
 // to a file of a name beside them where to is one.
 func (s *supervisor) programs(to string) (string, error) {
 	dir := filepath.Join(s.Dir, "bin")
-	if s.Program == "" {
-		return "", errors.New("this program has no name")
+	if _, err := os.Stat(s.Program); err != nil {
+		return "", fmt.Errorf("find this program, for the ranks: %w", err) // it was replaced since
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,0 +1,379 @@
+package step
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/fsx"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/launcher/control"
+	"github.com/gangway-hpc/gangway/launcher/stdio"
+	"github.com/gangway-hpc/gangway/squashfs"
+)
+
+// superviseArg is the argument with which this program is a supervisor, rankArg that with
+// which it is a rank.
+const (
+	superviseArg = "supervise-for-test"
+	rankArg      = "rank-for-test"
+)
+
+// superviseMain is the process that agents start.
+func superviseMain(dir string) int {
+	o := SuperviseOptions{
+		Dir: dir, Node: "n1", Lease: time.Minute, Marker: "GANGWAY_STEP=test/n1/17.1.0.1", Program: "/bin/sh",
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	if ms, err := strconv.Atoi(os.Getenv("LEASE")); err == nil {
+		o.Lease = time.Duration(ms) * time.Millisecond
+	}
+	o.Container = func(spec *job.StepSpec) (Options, func(), error) {
+		if spec.Program.Container[0] == "--missing" {
+			return Options{}, nil, errors.New("open image: there is none")
+		}
+		c := imageOptions(os.Getenv("IMAGE"), os.Getenv("RUN"))
+		if spec.Program.Container[0] == "--hang" {
+			time.Sleep(time.Minute)
+		}
+		return c, func() {}, nil
+	}
+	if err := Supervise(contextOfSignals(), o); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// rankMain is a program that does what its arguments say, one after the other.
+func rankMain(args []string) int {
+	for i := 0; i < len(args); i++ {
+		word, value, _ := strings.Cut(args[i], "=")
+		switch word {
+		case "env":
+			fmt.Println(value + "=" + os.Getenv(value))
+		case "out":
+			fmt.Println(value)
+		case "err":
+			fmt.Fprintln(os.Stderr, value)
+		case "cat":
+			if _, err := io.Copy(os.Stdout, os.Stdin); err != nil {
+				return 9
+			}
+		case "file":
+			b, err := os.ReadFile(value)
+			fmt.Printf("%s%v\n", b, err)
+		case "fill":
+			n, _ := strconv.Atoi(value)
+			block := bytes.Repeat([]byte("0123456789abcde\n"), 4096)
+			for range n {
+				if _, err := os.Stdout.Write(block); err != nil {
+					return 9
+				}
+			}
+		case "sleep":
+			d, _ := time.ParseDuration(value)
+			time.Sleep(d)
+		case "child": // that outlives this one, in a session of its own
+			cmd := exec.Command("/proc/self/exe", rankArg, "sleep=1m")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+			if err := cmd.Start(); err != nil {
+				return 9
+			}
+			fmt.Println("child", cmd.Process.Pid)
+		case "exit":
+			n, _ := strconv.Atoi(value)
+			return n
+		case "exitrank":
+			if os.Getenv("RANK") == value {
+				return 3
+			}
+		case "kill":
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			time.Sleep(time.Minute)
+		}
+	}
+	return 0
+}
+
+// testStep is a step of a test, on node n1.
+type testStep struct {
+	t   *testing.T
+	dir string
+	cmd *exec.Cmd
+	c   *control.Conn
+	log bytes.Buffer
+}
+
+// stepSpec is a step of some ranks.
+func stepSpec(ranks int, args ...string) *job.StepSpec {
+	s := &job.StepSpec{
+		Key: job.StepKey{Job: 17, Attempt: 1, Step: 0, Try: 1}, Cluster: "test", User: "ann", UID: uint32(os.Geteuid()), Name: "x",
+		Job: job.JobFacts{
+			Name: "train", Partition: "main", Nodes: []string{"n1", "n2"}, Addrs: []string{"127.0.0.1", "127.0.0.1"},
+			CPUsPerNode: []int{8, 8}, TasksPerNode: []int{ranks, ranks},
+		},
+		Tasks: ranks, Grace: 5 * job.Second, Nodes: []job.StepNode{{Name: "n1", Addr: "127.0.0.1", CPUs: 8}},
+		Program: job.Program{Umask: 0o022, Environ: [][]byte{[]byte("PATH=/usr/bin:/bin"), []byte("HOME=/tmp")}},
+	}
+	for r := range ranks {
+		s.Nodes[0].Ranks = append(s.Nodes[0].Ranks, r)
+	}
+	for _, a := range args {
+		s.Program.Args = append(s.Program.Args, []byte(a))
+	}
+	return s
+}
+
+// command makes the ranks run rankMain.
+func command(s *job.StepSpec, words ...string) *job.StepSpec {
+	program := "/proc/self/exe"
+	if len(s.Program.Container) > 0 {
+		program = "/rank"
+	}
+	s.Program.Args = [][]byte{[]byte(program), []byte(rankArg)}
+	for _, w := range words {
+		s.Program.Args = append(s.Program.Args, []byte(w))
+	}
+	return s
+}
+
+// rankImage is an image that has this program as /rank.
+func rankImage(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "rank.sqsh")
+	w, err := squashfs.CreateNew(name, squashfs.WriterOptions{Compression: squashfs.Uncompressed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	program, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	st, err := program.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Add(squashfs.Entry{Path: "rank", Mode: 0o100755, Size: st.Size()}, program); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Commit(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// supervise starts a supervisor, which is ended with the test.
+func supervise(t *testing.T, spec *job.StepSpec, environ ...string) *testStep {
+	t.Helper()
+	s := &testStep{t: t, dir: filepath.Join(t.TempDir(), "17.1.0.1")}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if len(spec.Program.Cwd) == 0 {
+		spec.Program.Cwd = []byte(t.TempDir())
+	}
+	if err := fsx.WriteFile(t.Context(), filepath.Join(s.dir, control.SpecFile), fsx.Options{Mode: 0o600}, func(f *os.File) error {
+		return json.NewEncoder(f).Encode(spec)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s.cmd = exec.Command("/proc/self/exe", superviseArg, s.dir)
+	s.cmd.Stderr = &s.log
+	s.cmd.Env = append(os.Environ(), environ...)
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- s.cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		<-exited
+		if t.Failed() {
+			t.Log(s.log.String())
+		}
+	})
+	s.c = s.dial()
+	s.send(control.Request{Watch: true})
+	return s
+}
+
+func (s *testStep) dial() *control.Conn {
+	s.t.Helper()
+	for range 1000 {
+		if c, err := control.Dial(s.dir); err == nil {
+			s.t.Cleanup(func() { _ = c.Close() })
+			return c
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	s.t.Fatal("the supervisor does not listen")
+	return nil
+}
+
+func (s *testStep) send(r control.Request) {
+	s.t.Helper()
+	if err := s.c.Send(r); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// await waits for an event that is not of progress.
+func (s *testStep) await() control.Event {
+	s.t.Helper()
+	for {
+		if err := s.c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			s.t.Fatal(err)
+		}
+		var e control.Event
+		if err := s.c.Receive(&e); err != nil {
+			s.t.Fatalf("wait for an event: %v", err)
+		}
+		if e.Progress == nil {
+			return e
+		}
+	}
+}
+
+// begin prepares and starts.
+func (s *testStep) begin() {
+	s.t.Helper()
+	e := s.await()
+	if e.Prepared == nil {
+		s.t.Fatalf("not prepared: %+v %+v", e.Ended, e.Ended.Fault)
+	}
+	s.send(control.Request{Start: &control.Start{MasterAddr: "127.0.0.1", MasterPort: e.Prepared.Port}})
+	if e := s.await(); e.Started == nil || e.Started.At == 0 {
+		s.t.Fatalf("not started: %+v", e)
+	}
+}
+
+// ended waits for the end, which is on disk by then.
+func (s *testStep) ended() *job.StepEnd {
+	s.t.Helper()
+	e := s.await()
+	if e.Ended == nil {
+		s.t.Fatalf("not ended: %+v", e)
+	}
+	b, err := os.ReadFile(filepath.Join(s.dir, control.EndFile))
+	var kept job.StepEnd
+	if err == nil {
+		err = json.Unmarshal(b, &kept)
+	}
+	if err != nil || fmt.Sprint(kept.Ranks) != fmt.Sprint(e.Ended.Ranks) {
+		s.t.Errorf("%s has %s, %v", control.EndFile, b, err)
+	}
+	return e.Ended
+}
+
+// io is a client's connection.
+type ioConn struct {
+	*control.Conn
+	t *testing.T
+	r *stdio.Reader
+}
+
+func (s *testStep) io(h stdio.Hello) *ioConn {
+	s.t.Helper()
+	c := s.dial()
+	b, err := json.Marshal(h)
+	if err == nil {
+		err = c.Send(control.Request{IO: b})
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return &ioConn{c, s.t, stdio.NewReader(c.Reader())}
+}
+
+// output is all that comes until the end: the streams by rank and name, and the kinds of
+// the other frames.
+func (c *ioConn) output() (streams map[string]string, others []string) {
+	c.t.Helper()
+	streams = map[string]string{}
+	for {
+		f, err := c.r.Next()
+		if err == io.EOF || errors.Is(err, net.ErrClosed) {
+			return streams, others
+		}
+		if err != nil {
+			c.t.Fatalf("read output: %v", err)
+		}
+		switch f.Type {
+		case stdio.Stdout, stdio.Stderr:
+			streams[fmt.Sprintf("%d.%d", f.Rank, f.Type-stdio.Stdout+1)] += string(f.Data)
+		case stdio.StepEnd:
+			others = append(others, "end")
+			if err := stdio.Write(c, stdio.Frame{Type: stdio.Ack}); err != nil {
+				c.t.Logf("acknowledge: %v", err)
+			}
+		case stdio.RankExit:
+			others = append(others, fmt.Sprint("exit ", f.Rank))
+		case stdio.Gap:
+			others = append(others, "gap")
+		}
+	}
+}
+
+// gone waits until the supervisor and all that it started has gone, found by the marker.
+func (s *testStep) gone() {
+	s.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		left := marked(s.dir)
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("processes %v are left", left)
+		}
+	}
+}
+
+// marked are the processes that have a variable with the directory, as the ranks of tests
+// have it.
+func marked(dir string) []string {
+	entries, _ := os.ReadDir("/proc")
+	var all []string
+	for _, e := range entries {
+		b, err := os.ReadFile("/proc/" + e.Name() + "/environ")
+		st, _ := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err == nil && bytes.Contains(b, []byte("TESTDIR="+dir)) && !strings.Contains(string(st), ") Z ") {
+			all = append(all, e.Name())
+		}
+	}
+	return all
+}
+
+// forms are a step without and with a container.
+func forms(t *testing.T, test func(t *testing.T, spec func(ranks int) *job.StepSpec, start func(t *testing.T, spec *job.StepSpec, environ ...string) *testStep)) {
+	image := rankImage(t)
+	for _, form := range []string{"bare", "contained"} {
+		t.Run(form, func(t *testing.T) {
+			test(t, func(ranks int) *job.StepSpec {
+				s := stepSpec(ranks)
+				if form == "contained" {
+					s.Program.Container = []string{"--container-image=x"}
+				}
+				return s
+			}, func(t *testing.T, spec *job.StepSpec, environ ...string) *testStep {
+				return supervise(t, spec, append(slices.Clone(environ), "IMAGE="+image, "RUN="+t.TempDir())...)
+			})
+		})
+	}
+}
