@@ -23,7 +23,12 @@ func salloc(_ context.Context, env *cli.Env, args []string) error {
 	if err != nil || o.Help || o.Version {
 		return aboutSlurm(env, o, err)
 	}
-	warn(env, o)
+	sayWarnings(env, o)
+	return runAlloc(env, "salloc", o)
+}
+
+// runAlloc gets an allocation and runs a command, or a shell, beside it.
+func runAlloc(env *cli.Env, name string, o *slurm.Options) (err error) {
 	command := o.Operands
 	if len(command) == 0 {
 		shell := env.Getenv("SHELL")
@@ -38,7 +43,7 @@ func salloc(_ context.Context, env *cli.Env, args []string) error {
 			o.Job.Name = command[0]
 		}
 	}
-	r := &stepRun{env: env, name: "salloc", quiet: o.Quiet > 0, options: o}
+	r := &stepRun{env: env, name: name, quiet: o.Quiet > 0, options: o}
 	if r.client, err = contact(env); err != nil {
 		return err
 	}

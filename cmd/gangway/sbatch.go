@@ -33,16 +33,8 @@ func sbatch(ctx context.Context, env *cli.Env, args []string) error {
 	if err != nil || o.Help || o.Version {
 		return aboutSlurm(env, o, err)
 	}
-	if o.Job.Name == "" {
-		o.Job.Name = "sbatch"
-		switch {
-		case o.Wrapped:
-			o.Job.Name = "wrap"
-		case path != "":
-			o.Job.Name = filepath.Base(path)
-		}
-	}
-	warn(env, o)
+	nameBatch(o, path)
+	sayWarnings(env, o)
 	s := submission(env, o)
 	if s.Program, err = batchProgram(env, o, path); err != nil {
 		return err
@@ -70,10 +62,8 @@ func sbatch(ctx context.Context, env *cli.Env, args []string) error {
 	if !o.Wait {
 		return nil
 	}
-	if f, ok := env.Stdout.(interface{ Flush() error }); ok {
-		if err := f.Flush(); err != nil {
-			return err
-		}
+	if err := flush(env); err != nil {
+		return err
 	}
 	return awaitJobs(ctx, env, c, "sbatch", answer.ID)
 }
@@ -121,7 +111,7 @@ func aboutSlurm(env *cli.Env, o *slurm.Options, err error) error {
 	return err
 }
 
-func warn(env *cli.Env, o *slurm.Options) {
+func sayWarnings(env *cli.Env, o *slurm.Options) {
 	for _, w := range o.Warnings {
 		talk(env, o.Command.String(), "%s", w)
 	}

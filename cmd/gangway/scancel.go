@@ -85,20 +85,7 @@ func (s *canceller) one(ctx context.Context, t slurm.Target) {
 		}
 		talk(s.env, "scancel", "%s job %s", word, t)
 	}
-	var err error
-	kill := o.Signal == "" || o.Signal == "9" || strings.EqualFold(strings.TrimPrefix(strings.ToUpper(o.Signal), "SIG"), "KILL")
-	switch {
-	case t.Step != nil && o.Signal == "":
-		err = s.client.EndStep(ctx, t.Job, *t.Step)
-	case kill && t.Step == nil && !o.Batch && !o.Full:
-		err = s.client.CancelNamed(ctx, t.Name())
-	default:
-		sig := o.Signal
-		if sig == "" {
-			sig = "KILL"
-		}
-		err = s.client.SignalNamed(ctx, t.Name(), &api.Change{Signal: sig, Batch: o.Batch, Full: o.Full, Step: t.Step})
-	}
+	err := cancelOne(ctx, s.client, o, t)
 	if err == nil {
 		return
 	}
@@ -123,6 +110,20 @@ func (s *canceller) one(ctx context.Context, t slurm.Target) {
 	if away != nil && s.failed == 1 {
 		talk(s.env, "scancel", "error: %s", away.Error())
 	}
+}
+
+// cancelOne ends a job, array task or step, or sends it the signal.
+func cancelOne(ctx context.Context, c *api.Client, o *slurm.Cancel, t slurm.Target) error {
+	sig := strings.TrimPrefix(strings.ToUpper(o.Signal), "SIG")
+	switch {
+	case t.Step != nil && sig == "":
+		return c.EndStep(ctx, t.Job, *t.Step)
+	case (sig == "" || sig == "9" || sig == "KILL") && t.Step == nil && !o.Batch && !o.Full:
+		return c.CancelNamed(ctx, t.Name())
+	case sig == "":
+		sig = "KILL"
+	}
+	return c.SignalNamed(ctx, t.Name(), &api.Change{Signal: sig, Batch: o.Batch, Full: o.Full, Step: t.Step})
 }
 
 // chosen ends the jobs that the filters let through, each after a question if that is

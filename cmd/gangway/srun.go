@@ -28,7 +28,7 @@ func srun(_ context.Context, env *cli.Env, args []string) error {
 	if o.MultiProg {
 		return &slurm.Refusal{Lines: []string{"error: --multi-prog: not supported by Gangway yet"}, Code: 1}
 	}
-	warn(env, o)
+	sayWarnings(env, o)
 	if o.Job.Name == "" || o.JobID != 0 && !o.Asked("job-name") {
 		o.Job.Name = filepath.Base(o.Operands[0])
 	}

@@ -36,12 +36,11 @@ func Usage(c Command) string {
 			short = "-" + string(o.Short) + ", "
 		}
 		arg := [...]string{NoArgument: "", RequiredArgument: "=VALUE", OptionalArgument: "[=VALUE]"}[o.Argument]
-		variable := ""
+		fmt.Fprintf(&b, "  %s%-34s %s\n", short, "--"+o.Long+arg, helpOf(c, o.Long))
 		if o.env != "" {
-			variable = c.prefix() + o.env
+			fmt.Fprintf(&b, "%46s%s\n", "", c.prefix()+o.env)
 		}
-		fmt.Fprintf(&b, "  %s%-32s %s\n", short, "--"+o.Long+arg, variable)
 	}
-	b.WriteString("\nWhat they mean is in Slurm's manual. The right column is the variable that sets one.\n")
+	b.WriteString("\nA name in capitals below an option is the variable that sets it.\n")
 	return b.String()
 }

@@ -225,9 +225,12 @@ func (o *Options) apply(opt *option, v value) error {
 
 // Source is what options are made of.
 type Source struct {
-	Args   []string // the command line, without the command's name
-	Getenv func(string) string
-	Now    time.Time // for moments that are relative
+	Args []string // the command line, without the command's name
+	// Set and Operands are there instead of Args where the command line was read already.
+	Set      []Choice
+	Operands []string
+	Getenv   func(string) string
+	Now      time.Time // for moments that are relative
 	// Script returns the script of sbatch: that of Options.Operands, or standard input.
 	Script func(*Options) ([]byte, error)
 }
@@ -235,10 +238,9 @@ type Source struct {
 // Parse reads the directives of a script, over these the environment, and over that the
 // command line.
 func Parse(c Command, from Source) (*Options, error) {
-	args, getenv := from.Args, from.Getenv
 	o := &Options{Command: c, now: from.Now, given: map[string]origin{}, Relative: -1, OnlyOutput: -1, OnlyError: -1}
 	table := optionsOf(c)
-	given, operands, err := Getopt(flagsOf(table), args, true)
+	given, operands, err := from.line(table)
 	if err != nil {
 		return nil, err
 	}
@@ -254,7 +256,7 @@ func Parse(c Command, from Source) (*Options, error) {
 			return nil, err
 		}
 	}
-	if err := o.environ(table, getenv); err != nil {
+	if err := o.environ(table, from.Getenv); err != nil {
 		return nil, err
 	}
 	for _, g := range given {
@@ -263,6 +265,44 @@ func Parse(c Command, from Source) (*Options, error) {
 		}
 	}
 	return o, o.finish()
+}
+
+// Choice is an option on a command line that was read already.
+type Choice struct {
+	Name, Value string
+	Bare        bool // an optional argument was left out
+}
+
+// Option is what a program has to know of an option to read it.
+type Option struct {
+	Flag
+	Help string
+}
+
+// OptionsOf are the options of a command that are carried out.
+func OptionsOf(c Command) []Option {
+	var all []Option
+	for _, o := range optionsOf(c) {
+		if o.set != nil {
+			all = append(all, Option{o.Flag, helpOf(c, o.Long)})
+		}
+	}
+	return all
+}
+
+// line is what the command line gives.
+func (s *Source) line(table []option) (given []Given, operands []string, err error) {
+	if s.Set == nil && s.Operands == nil {
+		return Getopt(flagsOf(table), s.Args, true)
+	}
+	for _, set := range s.Set {
+		n, err := findLong(flagsOf(table), set.Name)
+		if err != nil {
+			return nil, nil, err
+		}
+		given = append(given, Given{Flag: n, Value: set.Value, Bare: set.Bare})
+	}
+	return given, s.Operands, nil
 }
 
 // early sets what decides where the script comes from, and whether any is needed.
