@@ -204,10 +204,10 @@ func (l life) event(e control.Event, now time.Time) (life, []any) {
 		if l.phase == preparing {
 			l.phase = prepared
 		}
-		return l, []any{l.sayPrepared(nil)}
+		return l, []any{l.sayPrepared()}
 	case e.Started != nil:
 		l.phase, l.started = running, e.Started.At
-		return l, []any{l.sayStarted(nil)}
+		return l, []any{l.sayStarted()}
 	case e.Ended != nil:
 		return l.finish(*e.Ended, false)
 	}
@@ -236,9 +236,9 @@ func (l life) ending(f *job.Fault, now time.Time) job.StepEnd {
 	return job.StepEnd{Key: l.key, Node: l.node, Start: l.started, End: job.Time(now.UnixMilli()), Fault: f}
 }
 
-// finish is the end of the ranks. ours says that end.json has not been written.
+// finish is the end of the ranks, or of a prepare or start that failed, which is said by
+// nothing else. ours says that end.json has not been written.
 func (l life) finish(end job.StepEnd, ours bool) (life, []any) {
-	before := l.phase
 	if l.fault != nil {
 		end.Fault, ours = l.fault, true
 	}
@@ -249,18 +249,6 @@ func (l life) finish(end job.StepEnd, ours bool) (life, []any) {
 	}
 	if ours {
 		do = append(do, settleDo{end})
-	}
-	fault := end.Fault
-	if fault == nil {
-		fault = &job.Fault{What: fmt.Sprintf("step %s ended on node %s before it was started", l.key, l.node)}
-	}
-	switch before {
-	case unborn, preparing:
-		do = append(do, l.sayPrepared(fault))
-	case starting:
-		if end.Start == 0 {
-			do = append(do, l.sayStarted(fault))
-		}
 	}
 	return l, append(do, l.sayEnded())
 }
@@ -279,9 +267,9 @@ func (l life) restate() []any {
 	case preparing:
 		return []any{l.sayProgress(0, 0)}
 	case prepared, starting:
-		return []any{l.sayPrepared(nil)}
+		return []any{l.sayPrepared()}
 	case running:
-		return []any{l.sayPrepared(nil), l.sayStarted(nil)}
+		return []any{l.sayPrepared(), l.sayStarted()}
 	case ended:
 		return []any{l.sayEnded()}
 	}

@@ -15,15 +15,15 @@ func (l life) sayProgress(bytes, total int64) sayDo {
 	}}}}
 }
 
-func (l life) sayPrepared(f *job.Fault) sayDo {
+func (l life) sayPrepared() sayDo {
 	return sayDo{&wire.AgentMessage{Message: &wire.AgentMessage_Prepared{Prepared: &wire.Prepared{
-		Key: wire.KeyOf(l.key), Fault: faultJSON(f), Image: l.prepared.Image, Port: int32(l.prepared.Port), Notes: l.prepared.Notes,
+		Key: wire.KeyOf(l.key), Image: l.prepared.Image, Port: int32(l.prepared.Port), Notes: l.prepared.Notes,
 	}}}}
 }
 
-func (l life) sayStarted(f *job.Fault) sayDo {
+func (l life) sayStarted() sayDo {
 	return sayDo{&wire.AgentMessage{Message: &wire.AgentMessage_Started{Started: &wire.Started{
-		Key: wire.KeyOf(l.key), Fault: faultJSON(f),
+		Key: wire.KeyOf(l.key),
 	}}}}
 }
 
@@ -31,13 +31,6 @@ func (l life) sayEnded() sayDo { return sayEnd(l.end) }
 
 func sayEnd(end job.StepEnd) sayDo {
 	return sayDo{&wire.AgentMessage{Message: &wire.AgentMessage_Ended{Ended: &wire.Ended{End: mustJSON(end)}}}}
-}
-
-func faultJSON(f *job.Fault) []byte {
-	if f == nil {
-		return nil
-	}
-	return mustJSON(f)
 }
 
 // mustJSON is for plain data of package job, which always has a JSON form.
