@@ -155,7 +155,10 @@ func (s *fakeStep) end(f *job.Fault) {
 		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
 	}
 	s.mu.Unlock()
-	e := job.StepEnd{Key: s.spec.Key, Node: "n1", Start: 5, End: 9, Fault: f}
+	e := job.StepEnd{Key: s.spec.Key, Node: "n1", End: 9, Fault: f}
+	if s.cmd != nil {
+		e.Start = 5
+	}
 	if err := writeJSON(context.Background(), filepath.Join(s.dir, control.EndFile), e); err != nil {
 		panic(err)
 	}
