@@ -36,6 +36,10 @@ func slurmCommands() []slurmCommand {
 		{"srun", "run a command on the nodes of a job", srun, "Unable to allocate resources", 255},
 		{"salloc", "get nodes, and a shell in which to use them", salloc, "Job submit/allocate failed", 255},
 		{"scancel", "end jobs, or send them signals", scancel, "", 1},
+		{"squeue", "list jobs", squeue, "", 1},
+		{"sinfo", "list partitions and nodes", sinfo, "", 1},
+		{"sacct", "list jobs that are over, and their steps", sacct, "", 1},
+		{"scontrol", "show and change jobs, nodes and partitions", scontrol, "", 1},
 	}
 }
 

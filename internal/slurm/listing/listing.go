@@ -1,11 +1,11 @@
-// Package show writes what the controller answers as Slurm's commands write it: squeue,
+// Package listing writes what the controller answers as Slurm's commands write it: squeue,
 // sinfo, sacct, and the records of "scontrol show". It knows their fields, formats,
 // filters and headings, and Slurm 22.05's texts for values.
 //
 // First use: a [View], and [ParseQueue], [ParseInfo] or [ParseAcct] of a command line,
 // whose results print what package api's client fetched. It fetches nothing itself, asks
 // no clock, and may be used by any number of goroutines.
-package show
+package listing
 
 import (
 	"fmt"

@@ -1,0 +1,444 @@
+package listing
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/slurm"
+)
+
+// Info is a command line of sinfo.
+type Info struct {
+	NoHeader, Version, Help, Usage bool
+	NoConvert                      bool
+	Dated                          bool
+	Warnings                       []error
+
+	format     Format[Row]
+	text       string // the format, with # for what is as wide as needed
+	byNode     bool
+	reasons    bool // only nodes that are out of service
+	exact      bool
+	responding bool
+	dead       bool
+	partitions []string
+	nodes      []string
+	states     []string
+	sorts      string
+}
+
+// Row is a line of sinfo: nodes of a partition that are alike in what is shown of them.
+type Row struct {
+	Partition *api.Partition
+	Order     int // of the partition, in the order of the configuration
+	Nodes     []*api.Node
+}
+
+var infoFlags = []slurm.Flag{
+	{Long: "all", Short: 'a'},
+	{Long: "cluster", Argument: slurm.RequiredArgument},
+	{Long: "clusters", Short: 'M', Argument: slurm.RequiredArgument},
+	{Long: "dead", Short: 'd'},
+	{Long: "exact", Short: 'e'},
+	{Long: "federation"},
+	{Long: "format", Short: 'o', Argument: slurm.RequiredArgument},
+	{Long: "Format", Short: 'O', Argument: slurm.RequiredArgument},
+	{Long: "help"},
+	{Long: "hide"},
+	{Long: "iterate", Short: 'i', Argument: slurm.RequiredArgument},
+	{Long: "json", Argument: slurm.OptionalArgument},
+	{Long: "list-reasons", Short: 'R'},
+	{Long: "local"},
+	{Long: "long", Short: 'l'},
+	{Long: "Node", Short: 'N'},
+	{Long: "noconvert"},
+	{Long: "nodes", Short: 'n', Argument: slurm.RequiredArgument},
+	{Long: "noheader", Short: 'h'},
+	{Long: "partition", Short: 'p', Argument: slurm.RequiredArgument},
+	{Long: "reservation", Short: 'T'},
+	{Long: "responding", Short: 'r'},
+	{Long: "sort", Short: 'S', Argument: slurm.RequiredArgument},
+	{Long: "states", Short: 't', Argument: slurm.RequiredArgument},
+	{Long: "summarize", Short: 's'},
+	{Long: "usage"},
+	{Long: "verbose", Short: 'v'},
+	{Long: "version", Short: 'V'},
+	{Long: "yaml", Argument: slurm.OptionalArgument},
+}
+
+// infoReader is what is gathered of a command line.
+type infoReader struct {
+	q                    *Info
+	short, long          string
+	longer, summary, set bool
+}
+
+// ParseInfo reads sinfo's command line, without the program's name, and its environment.
+func ParseInfo(args []string, getenv func(string) string) (*Info, error) {
+	given, operands, err := slurm.Getopt(infoFlags, args, false)
+	if err != nil {
+		return nil, err
+	}
+	if len(operands) > 0 {
+		return nil, refuse("Unrecognized option: %s", operands[0])
+	}
+	r := &infoReader{q: &Info{}}
+	for variable, option := range map[string]string{"SINFO_FORMAT": "format", "SINFO_PARTITION": "partition", "SINFO_SORT": "sort"} {
+		if value := getenv(variable); value != "" && !has(given, infoFlags, option) && !has(given, infoFlags, "Format") {
+			if err := r.option(option, value); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, g := range given {
+		if err := r.option(infoFlags[g.Flag].Long, g.Value); err != nil {
+			return nil, err
+		}
+	}
+	r.choose()
+	return r.q, nil
+}
+
+func (r *infoReader) option(name, value string) error {
+	q := r.q
+	switch name {
+	case "dead":
+		q.dead = true
+	case "exact":
+		q.exact = true
+	case "format":
+		r.short, r.long, r.set = value, "", true
+	case "Format":
+		r.short, r.long, r.set = "", value, true
+	case "help":
+		q.Help = true
+	case "usage":
+		q.Usage = true
+	case "version":
+		q.Version = true
+	case "list-reasons":
+		q.reasons = true
+	case "long":
+		r.longer = true
+	case "Node":
+		q.byNode = true
+	case "noconvert":
+		q.NoConvert = true
+	case "noheader":
+		q.NoHeader = true
+	case "nodes":
+		names, err := slurm.Expand(value)
+		if err != nil {
+			return refuse("%s", err)
+		}
+		q.nodes = append([]string{}, names...)
+	case "partition":
+		q.partitions = words(value)
+	case "responding":
+		q.responding = true
+	case "sort":
+		q.sorts = value
+	case "states":
+		return r.states(value)
+	case "summarize":
+		r.summary = true
+	case "all", "hide", "local", "verbose", "federation":
+	default:
+		return unsupported(name)
+	}
+	return nil
+}
+
+func (r *infoReader) states(value string) error {
+	valid := []string{
+		"allocated", "idle", "mixed", "down", "drain", "drained", "draining", "fail", "future", "maint", "unknown", "completing",
+		"no_respond", "planned", "reserved", "suspect",
+	}
+	for word := range strings.FieldsFuncSeq(strings.ToLower(value), func(c rune) bool { return c == ',' || c == ' ' }) {
+		n := slices.IndexFunc(valid, func(name string) bool { return strings.HasPrefix(name, word) })
+		if i := slices.Index(valid, word); i >= 0 {
+			n = i
+		}
+		switch {
+		case word == "all":
+			r.q.states = nil
+			continue
+		case word == "drng":
+			r.q.states = append(r.q.states, "draining")
+			continue
+		case n < 0:
+			return &slurm.Refusal{Code: 1, Lines: []string{
+				fmt.Sprintf("error: Bad state string: %q", word), "error: valid states: " + strings.Join(valid, ","),
+			}}
+		}
+		r.q.states = append(r.q.states, valid[n])
+	}
+	return nil
+}
+
+// choose takes the format that the options stand for. # is a field as wide as needed.
+func (r *infoReader) choose() {
+	q := r.q
+	switch {
+	case r.set && r.long != "":
+		q.format, q.Warnings = ParseLong(nodeFields, "node", r.long)
+		return
+	case r.set:
+		q.text = r.short
+	case r.summary:
+		q.text = "%#P %.5a %.10l %.16F %N"
+	case q.reasons && r.longer:
+		q.text = "%20E %12U %19H %6t %N"
+	case q.reasons:
+		q.text = "%20E %9u %19H %N"
+	case q.byNode && r.longer:
+		q.text = "%#N %.6D %.#P %.11T %4c %.8z %.6m %.8d %.6w %.8f %20E"
+	case q.byNode:
+		q.text = "%#N %.6D %.#P %6t"
+	case r.longer:
+		q.text = "%#P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
+	default:
+		q.text = "%#P %.5a %.10l %.6D %.6t %N"
+	}
+	q.Dated = r.longer && !r.set
+	q.format, q.Warnings = ParseShort(nodeFields, "node", strings.ReplaceAll(q.text, "#", "9"))
+	if r.set {
+		q.text = ""
+	}
+}
+
+// Rows groups nodes by partition, and by what is shown of them.
+func (q *Info) Rows(v *View, nodes []api.Node, partitions []api.Partition) []Row {
+	byName := make(map[string]*api.Node, len(nodes))
+	for i := range nodes {
+		if q.keeps(&nodes[i]) {
+			byName[nodes[i].Name] = &nodes[i]
+		}
+	}
+	var rows []Row
+	for i := range partitions {
+		p := &partitions[i]
+		if q.partitions != nil && !slices.Contains(q.partitions, p.Name) {
+			continue
+		}
+		groups := q.groups(v, p, byName)
+		if len(groups) == 0 && !q.reasons && !q.byNode && q.states == nil && !q.dead && !q.responding {
+			groups = []Row{{Partition: p}}
+		}
+		for n := range groups {
+			groups[n].Order = i
+		}
+		rows = append(rows, groups...)
+	}
+	q.order(v, rows)
+	if q.reasons {
+		rows = distinct(rows)
+	}
+	return rows
+}
+
+// groups puts the nodes of a partition together that are alike.
+func (q *Info) groups(v *View, p *api.Partition, byName map[string]*api.Node) []Row {
+	var groups []Row
+	at := map[string]int{}
+	for _, name := range p.Nodes {
+		n := byName[name]
+		if n == nil {
+			continue
+		}
+		key := q.likeness(v, p, n)
+		i, ok := at[key]
+		if !ok {
+			i = len(groups)
+			at[key] = i
+			groups = append(groups, Row{Partition: p})
+		}
+		groups[i].Nodes = append(groups[i].Nodes, n)
+	}
+	return groups
+}
+
+// likeness is the same for nodes that share a line.
+func (q *Info) likeness(v *View, p *api.Partition, n *api.Node) string {
+	if q.byNode {
+		return n.Name
+	}
+	one := Row{Partition: p, Nodes: []*api.Node{n}}
+	var key strings.Builder
+	for i := range nodeFields {
+		f := &nodeFields[i]
+		if !q.format.uses(f.Name) {
+			continue
+		}
+		if splits[f.Name] || q.exact && spreads[f.Name] {
+			key.WriteString(f.Text(v, &one))
+			key.WriteByte(0)
+		}
+	}
+	return key.String()
+}
+
+// splits are the fields in which nodes of a line are equal; spreads those that are shown
+// as the least of them with a +, unless lines are to be exact.
+var (
+	splits = map[string]bool{
+		"statecompact": true, "statelong": true, "statecomplete": true, "reason": true, "timestamp": true, "user": true, "userlong": true,
+		"gres": true, "gresused": true, "features": true, "featuresact": true, "nodehost": true, "nodeaddr": true, "cpusload": true,
+		"freemem": true, "allocmem": true, "version": true, "comment": true, "port": true, "extra": true,
+	}
+	spreads = map[string]bool{
+		"cpus": true, "memory": true, "disk": true, "weight": true, "sockets": true, "cores": true, "threads": true, "socketcorethread": true,
+	}
+)
+
+// distinct keeps the first of rows that are the same nodes, in several partitions.
+func distinct(rows []Row) []Row {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(rows, func(r Row) bool {
+		key := ""
+		for _, n := range r.Nodes {
+			key += n.Name + ","
+		}
+		was := seen[key]
+		seen[key] = true
+		return was
+	})
+}
+
+func (q *Info) keeps(n *api.Node) bool {
+	silent := strings.HasSuffix(n.StateText, "*")
+	switch {
+	case q.nodes != nil && !slices.Contains(q.nodes, n.Name), q.dead && !silent, q.responding && silent:
+		return false
+	case q.reasons:
+		return n.Reason != "" || slices.ContainsFunc([]string{"down", "drain", "fail"}, func(s string) bool { return strings.HasPrefix(n.StateText, s) })
+	case q.states == nil:
+		return true
+	}
+	state := strings.TrimRight(n.StateText, "*")
+	return slices.ContainsFunc(q.states, func(s string) bool {
+		switch s {
+		case "drain":
+			return strings.HasPrefix(state, "drain")
+		case "no_respond":
+			return silent
+		}
+		return s == longState(state)
+	})
+}
+
+// order sorts rows: partitions as they are configured, states falling; or as -S says.
+func (q *Info) order(v *View, rows []Row) {
+	sorts := q.sorts
+	switch {
+	case sorts != "":
+	case q.byNode:
+		sorts = "N"
+	case q.reasons:
+		sorts = "-H"
+	default:
+		sorts = "#P,-t"
+	}
+	slices.SortStableFunc(rows, func(a, b Row) int {
+		falling := false
+		for _, c := range []byte(sorts) {
+			switch c {
+			case '-':
+				falling = true
+				continue
+			case '+', '#', ',':
+				continue
+			}
+			n := compareRows(v, c, strings.Contains(sorts, "#"), &a, &b)
+			if falling {
+				n = -n
+			}
+			if n != 0 {
+				return n
+			}
+			falling = false
+		}
+		return 0
+	})
+}
+
+func compareRows(v *View, letter byte, configured bool, a, b *Row) int {
+	switch letter {
+	case 'P', 'R':
+		if configured {
+			return cmp.Compare(a.Order, b.Order)
+		}
+	case 't', 'T':
+		return cmp.Compare(stateRank(a), stateRank(b))
+	case 'D':
+		return cmp.Compare(len(a.Nodes), len(b.Nodes))
+	case 'N', 'n':
+		if len(a.Nodes) > 0 && len(b.Nodes) > 0 {
+			return compareHosts(a.Nodes[0].Name, b.Nodes[0].Name)
+		}
+	case 'H':
+		if len(a.Nodes) > 0 && len(b.Nodes) > 0 {
+			return cmp.Compare(a.Nodes[0].ReasonSince, b.Nodes[0].ReasonSince)
+		}
+	}
+	f := letterField(nodeFields, letter)
+	if f == nil {
+		return 0
+	}
+	x, y := f.Text(v, a), f.Text(v, b)
+	return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y))
+}
+
+// compareHosts puts n2 before n10.
+func compareHosts(a, b string) int {
+	pair := []string{a, b}
+	slurm.SortHosts(pair)
+	switch {
+	case a == b:
+		return 0
+	case pair[0] == a:
+		return -1
+	}
+	return 1
+}
+
+// stateRank is the order of states in sinfo, which is that of Slurm's numbers.
+func stateRank(r *Row) int {
+	if len(r.Nodes) == 0 {
+		return -1
+	}
+	state := r.Nodes[0].StateText
+	n := slices.Index([]string{"unknown", "down", "idle", "allocated", "error", "mixed", "future"}, longState(strings.TrimRight(state, "*")))
+	if strings.HasPrefix(state, "drain") || strings.HasPrefix(state, "fail") {
+		return 16
+	}
+	return n
+}
+
+// Print writes rows.
+func (q *Info) Print(w io.Writer, v *View, rows []Row) error {
+	f := q.format
+	if strings.Contains(q.text, "#") {
+		q.widen(v, &f, rows)
+	}
+	return printRows(w, v, &f, q.Dated, q.NoHeader, rows)
+}
+
+// widen makes the columns that were # as wide as the widest of their texts.
+func (q *Info) widen(v *View, f *Format[Row], rows []Row) {
+	f.columns = slices.Clone(f.columns)
+	for i := range f.columns {
+		c := &f.columns[i]
+		if c.field == nil || !strings.Contains(q.text, "#"+string(rune(c.field.Letter))) {
+			continue
+		}
+		c.width = max(9, len(c.field.Heading))
+		for n := range rows {
+			c.width = max(c.width, len(c.field.Text(v, &rows[n])))
+		}
+	}
+}
