@@ -1,0 +1,159 @@
+package server
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/store"
+)
+
+// committer makes batches durable, in their order and together where several wait, and
+// then has their effects: answers and commands. It is the only one that appends.
+//
+// While the store takes nothing, batches are kept and tried again; who waits for a job to
+// be stored is refused at once, and the core is told, so that it takes no new ones.
+type committer struct {
+	store  store.Store
+	log    *slog.Logger
+	failed func(queue []output, err error) // has the core refuse the jobs in what could not be stored
+	broken atomic.Bool                     // the store takes nothing at the moment
+	fatal  func(error)
+
+	mu      sync.Mutex
+	queue   []output
+	ready   chan struct{} // one token
+	closing bool
+	dropped map[job.ID]bool // jobs that were refused after all
+	ended   chan struct{}
+	meter   *meter
+}
+
+func newCommitter(st store.Store, log *slog.Logger, m *meter) *committer {
+	return &committer{store: st, log: log, ready: make(chan struct{}, 1), ended: make(chan struct{}), meter: m}
+}
+
+// drop notes that a job was refused because it could not be stored, and refused says so.
+func (c *committer) drop(id job.ID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dropped == nil {
+		c.dropped = map[job.ID]bool{}
+	}
+	c.dropped[id] = true
+}
+
+func (c *committer) refused(id job.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dropped[id]
+}
+
+// put queues a batch.
+func (c *committer) put(o output) {
+	c.mu.Lock()
+	c.queue = append(c.queue, o)
+	c.mu.Unlock()
+	c.wake()
+}
+
+func (c *committer) wake() {
+	select {
+	case c.ready <- struct{}{}:
+	default:
+	}
+}
+
+// close waits until everything is durable, or cannot be.
+func (c *committer) close() {
+	c.mu.Lock()
+	c.closing = true
+	c.mu.Unlock()
+	c.wake()
+	<-c.ended
+}
+
+func (c *committer) take() (queue []output, closing bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	queue, c.queue = c.queue, nil
+	return queue, c.closing
+}
+
+// run is the committer's goroutine.
+func (c *committer) run() {
+	defer close(c.ended)
+	for {
+		<-c.ready
+		queue, closing := c.take()
+		if len(queue) > 0 {
+			c.commit(queue)
+			c.wake() // look again
+			continue
+		}
+		if closing {
+			return
+		}
+	}
+}
+
+// commit makes outputs durable, however long that takes, and has their effects.
+func (c *committer) commit(queue []output) {
+	for try := 0; ; try++ {
+		b := together(queue)
+		if len(b.Events)+len(b.Jobs)+len(b.Steps) == 0 {
+			break
+		}
+		began := time.Now()
+		_, err := c.store.Append(b)
+		if err == nil {
+			c.meter.committed(time.Since(began), len(b.Events))
+			if try > 0 {
+				c.log.Info("store works again", "count", try)
+				c.broken.Store(false)
+			}
+			break
+		}
+		c.meter.failures.Inc()
+		if store.IsFenced(err) {
+			c.fatal(err)
+			return
+		}
+		c.broken.Store(true)
+		if try == 0 {
+			c.log.Error("store takes nothing", "err", err)
+		}
+		// What is refused is cancelled before it is stored, so that it never is without that.
+		c.failed(queue, err)
+		more, closing := c.take()
+		queue = append(queue, more...)
+		if closing && try > 3 {
+			c.log.Error("stopped with events that are not stored", "count", len(b.Events), "err", err)
+			return
+		}
+		time.Sleep(min(time.Duration(1+try)*100*time.Millisecond, time.Second))
+	}
+	for i := range queue {
+		for _, f := range queue[i].effects {
+			f()
+		}
+	}
+}
+
+// together is one batch of all.
+func together(queue []output) *store.Batch {
+	if len(queue) == 1 {
+		return &queue[0].batch
+	}
+	var b store.Batch
+	for i := range queue {
+		o := &queue[i].batch
+		b.Events = append(b.Events, o.Events...)
+		b.Blobs = append(b.Blobs, o.Blobs...)
+		b.Jobs = append(b.Jobs, o.Jobs...)
+		b.Steps = append(b.Steps, o.Steps...)
+	}
+	return &b
+}

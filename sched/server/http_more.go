@@ -1,0 +1,331 @@
+package server
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/store"
+	"github.com/gangway-hpc/gangway/internal/wire"
+)
+
+// getHistory answers from the accounting, and with what has not ended yet.
+func (s *Server) getHistory(_ http.ResponseWriter, r *http.Request) (any, error) {
+	q, err := api.ParseQuery(r.URL.Query())
+	if err != nil {
+		return nil, &api.Error{What: err.Error(), Code: fault.CodeUsage}
+	}
+	states, err := statesOf(q.States)
+	if err != nil {
+		return nil, &api.Error{What: err.Error(), Code: fault.CodeUsage, Kind: "INVALID_JOB_STATE"}
+	}
+	f := store.Filter{
+		IDs: q.IDs, Users: q.Users, Accounts: q.Accounts, Partitions: q.Partitions, Names: q.Names, States: states,
+		Since: q.Since, Until: q.Until, Limit: cmp.Or(q.Limit, 10000),
+	}
+	if f.AfterJob, f.AfterAttempt, err = pageAfter(q.After); err != nil {
+		return nil, err
+	}
+	// What runs is looked at first: what ends meanwhile is there twice, not missing.
+	live, err := ask(s, r, func(c *core) ([]api.Past, error) { return c.live(&q, states), nil })
+	if err != nil {
+		return nil, err
+	}
+	page, err := s.past(r.Context(), f, q.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	if page.Next == "" {
+		for _, p := range live {
+			if !slices.ContainsFunc(page.Items, func(o api.Past) bool { return o.Job.ID == p.Job.ID && o.Job.Attempt == p.Job.Attempt }) {
+				page.Items = append(page.Items, p)
+			}
+		}
+		slices.SortStableFunc(page.Items, func(a, b api.Past) int {
+			return cmp.Or(cmp.Compare(a.Job.ID, b.Job.ID), cmp.Compare(a.Job.Attempt, b.Job.Attempt))
+		})
+	}
+	page.Now = job.Time(s.opts.Now().UnixMilli())
+	return page, nil
+}
+
+func (s *Server) past(ctx context.Context, f store.Filter, nodes []string) (api.Page[api.Past], error) {
+	var page api.Page[api.Past]
+	rows := 0
+	err := s.opts.Store.History(ctx, f, func(p store.Past) error {
+		rows++
+		if rows == f.Limit {
+			page.Next = fmt.Sprintf("%v.%d", p.Job, p.Attempt)
+		}
+		if len(nodes) > 0 && !slices.ContainsFunc(p.Nodes, func(n string) bool { return slices.Contains(nodes, n) }) {
+			return nil
+		}
+		var past api.Past
+		if err := json.Unmarshal(p.Data, &past.Job); err != nil {
+			return fmt.Errorf("read accounting of job %v: %w", p.Job, err)
+		}
+		for _, data := range p.Steps {
+			var st api.Step
+			if err := json.Unmarshal(data, &st); err != nil {
+				return fmt.Errorf("read accounting of a step of job %v: %w", p.Job, err)
+			}
+			past.Steps = append(past.Steps, st)
+		}
+		page.Items = append(page.Items, past)
+		return nil
+	})
+	return page, err
+}
+
+// live are the jobs that have not ended, as the accounting would have them.
+func (c *core) live(q *api.Query, states []job.State) []api.Past {
+	var all []api.Past
+	add := func(v *api.Job) {
+		v.Spec, v.Shares = nil, nil
+		if q.Until > 0 && cmp.Or(v.Start, v.Submit) > q.Until {
+			return
+		}
+		p := api.Past{Job: *v}
+		if r := c.runs[v.ID]; r != nil {
+			for _, st := range r.Done {
+				p.Steps = append(p.Steps, *c.stepView(r, st, false))
+			}
+			for _, id := range sortedSteps(r.Steps) {
+				p.Steps = append(p.Steps, *c.stepView(r, r.Steps[id], false))
+			}
+		}
+		all = append(all, p)
+	}
+	wanted := *q
+	if len(states) == 0 {
+		wanted.States = nil
+	}
+	for v := range c.sched.Running {
+		if c.wanted(&wanted, states, &v) && (len(q.IDs) == 0 || containsJob(q.IDs, v.ID, v.Array)) {
+			add(c.viewOf(&v))
+		}
+	}
+	for v := range c.sched.Pending {
+		if c.wanted(&wanted, states, &v) && (len(q.IDs) == 0 || containsJob(q.IDs, v.ID, v.Array)) {
+			add(c.viewOf(&v))
+		}
+	}
+	return all
+}
+
+func (s *Server) getExplain(_ http.ResponseWriter, r *http.Request) (any, error) {
+	return ask(s, r, func(c *core) (any, error) {
+		id, err := c.idOf(r.PathValue("id"))
+		if err != nil {
+			return nil, err
+		}
+		x, err := c.sched.Explain(id, c.now)
+		if err != nil {
+			return nil, refusedJob(err)
+		}
+		return x, nil
+	})
+}
+
+func (s *Server) postPlan(_ http.ResponseWriter, r *http.Request) (any, error) {
+	who, refused := s.who(r)
+	if refused != nil {
+		return nil, refused
+	}
+	var q api.PlanRequest
+	if err := body(r, &q); err != nil {
+		return nil, err
+	}
+	return ask(s, r, func(c *core) (api.Page[api.PlanChange], error) {
+		page := api.Page[api.PlanChange]{Now: c.now}
+		var events []job.Event
+		for _, name := range q.Drain {
+			n := c.nodes[name]
+			if n == nil {
+				return page, noNode(name)
+			}
+			events = append(events, job.NodeStateSet{At: c.now, Node: name, State: n.state | job.NodeDrain, Reason: "plan"})
+		}
+		for _, id := range q.Cancel {
+			events = append(events, job.Cancelled{At: c.now, ID: id})
+		}
+		if q.Submit != nil {
+			spec := *q.Submit
+			spec.UID, spec.User = who.uid, who.name()
+			events = append(events, job.Submitted{At: c.now, ID: c.last + 1, Spec: spec})
+		}
+		changes, err := c.sched.WhatIf(c.now, events...)
+		if err != nil {
+			return page, refusedJob(err)
+		}
+		for _, d := range changes {
+			change := api.PlanChange{ID: d.ID, Was: d.Was, Now: d.Now}
+			if d.ID > c.last {
+				change.ID, change.Was = 0, 0
+			}
+			page.Items = append(page.Items, change)
+		}
+		return page, nil
+	})
+}
+
+// getEvents are the events of a job in the log.
+func (s *Server) getEvents(_ http.ResponseWriter, r *http.Request) (any, error) {
+	id, err := ask(s, r, func(c *core) (job.ID, error) { return c.idOf(r.PathValue("id")) })
+	if err != nil {
+		return nil, err
+	}
+	page := api.Page[api.Logged]{Now: job.Time(s.opts.Now().UnixMilli())}
+	mark := []byte(id.String())
+	err = s.opts.Store.Read(r.Context(), 0, func(seq uint64, b []byte) error {
+		if !bytes.Contains(b, mark) {
+			return nil
+		}
+		var e struct {
+			K string
+			V json.RawMessage
+		}
+		if err := json.Unmarshal(b, &e); err != nil {
+			return fmt.Errorf("read event %d: %w", seq, err)
+		}
+		var of struct {
+			At   job.Time
+			ID   job.ID
+			Key  job.StepKey
+			Spec struct {
+				Key   job.StepKey
+				Array *job.Array
+			}
+			End json.RawMessage
+		}
+		if json.Unmarshal(e.V, &of) != nil {
+			return nil
+		}
+		var end struct{ Key job.StepKey }
+		_ = json.Unmarshal(of.End, &end)
+		n := job.ID(1)
+		if of.Spec.Array != nil {
+			n = job.ID(of.Spec.Array.Len())
+		}
+		if id >= of.ID && id < of.ID+n || of.Key.Job == id || of.Spec.Key.Job == id || end.Key.Job == id {
+			page.Items = append(page.Items, api.Logged{Seq: seq, At: of.At, Kind: e.K, Data: e.V})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return page, nil
+}
+
+// precaching is a request that nodes have images.
+type precaching struct {
+	left   map[string]bool // nodes and images that are not done
+	events chan api.Precached
+}
+
+func (s *Server) postPrecache(w http.ResponseWriter, r *http.Request) (any, error) {
+	var q api.Precache
+	if err := body(r, &q); err != nil {
+		return nil, err
+	}
+	if len(q.Images) == 0 {
+		return nil, &api.Error{What: "precache: no image is named", Code: fault.CodeUsage}
+	}
+	id := fmt.Sprintf("%d-%p", s.opts.Now().UnixNano(), r)
+	p, err := ask(s, r, func(c *core) (*precaching, error) { return c.precache(id, &q) })
+	if err != nil {
+		return nil, err
+	}
+	defer s.put(func(c *core) { delete(c.precaches, id) })
+	out := newWriter(w)
+	for {
+		select {
+		case e, ok := <-p.events:
+			if !ok {
+				_ = out.flush()
+				return nil, errDone
+			}
+			if out.put(e) != nil || out.flush() != nil {
+				return nil, errDone
+			}
+		case <-r.Context().Done():
+			return nil, errDone
+		case <-s.stopped:
+			return nil, errDone
+		}
+	}
+}
+
+// precache asks nodes to have images.
+func (c *core) precache(id string, q *api.Precache) (*precaching, error) {
+	names := slices.Clone(q.Nodes)
+	if q.Partition != "" {
+		p := c.partition(q.Partition)
+		if p == nil {
+			return nil, &api.Error{What: fmt.Sprintf("partition %s: Invalid partition name specified", q.Partition), Kind: "INVALID_PARTITION_NAME"}
+		}
+		names = append(names, p.Nodes...)
+	}
+	if len(names) == 0 {
+		for i := range c.known {
+			names = append(names, c.known[i].Name)
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	p := &precaching{left: map[string]bool{}, events: make(chan api.Precached, 1024+len(names)*len(q.Images))}
+	for _, name := range names {
+		n := c.nodes[name]
+		if n == nil {
+			return nil, noNode(name)
+		}
+		for _, image := range q.Images {
+			if n.session == nil {
+				p.events <- api.Precached{Node: name, Image: image, Done: true, Fault: &job.Fault{What: "node " + name + " does not answer", Node: true}}
+				continue
+			}
+			p.left[name+"\x00"+image] = true
+		}
+		c.send(name, &wire.ControllerMessage{Message: &wire.ControllerMessage_Precache{Precache: &wire.Precache{Id: id, Images: q.Images, Rate: q.Rate}}})
+	}
+	if len(p.left) == 0 {
+		close(p.events)
+		return p, nil
+	}
+	c.precaches[id] = p
+	return p, nil
+}
+
+// precached takes how far a node is with an image.
+func (c *core) precached(node string, m *wire.Precached) {
+	p := c.precaches[m.Id]
+	if p == nil {
+		return
+	}
+	e := api.Precached{Node: node, Image: m.Image, Digest: m.Digest, Bytes: m.Bytes, Total: m.Total, Done: m.Done}
+	if len(m.Fault) > 0 {
+		e.Fault = new(job.Fault)
+		if json.Unmarshal(m.Fault, e.Fault) != nil {
+			e.Fault.What = strings.ToValidUTF8(string(m.Fault), "?")
+		}
+	}
+	if m.Done {
+		delete(p.left, node+"\x00"+m.Image)
+		p.events <- e // there is room for one of each
+	} else if len(p.events) < 1024 {
+		p.events <- e
+	}
+	if len(p.left) == 0 {
+		close(p.events)
+		delete(c.precaches, m.Id)
+	}
+}

@@ -1,0 +1,269 @@
+package server
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/job"
+)
+
+// Spans of a job's end.
+const (
+	killWait    = 30 * job.Second // between TERM and KILL, as Slurm's KillWait
+	cleanSpan   = 60 * job.Second // that nodes have to clean up
+	holderSpan  = 15 * job.Second // that an allocation outlives its holder
+	maxAttempts = 3               // of jobs that could not be prepared, and tries of steps
+)
+
+// present is what is known of a run, but is not state: after a restart it is found again.
+type present struct {
+	warned    bool     // Program.Signal was sent
+	killed    bool     // its steps were told to end
+	releasing bool     // its nodes were told to clean up
+	cleanBy   job.Time // then the nodes are given on anyway
+	waiting   []*stepWait
+}
+
+// holding is who holds allocations.
+type holding struct {
+	count int
+	gone  job.Time // since when there is none; 0: there is one
+}
+
+// drive sees to a run: what follows from how things are is done. It may be called at any
+// time.
+func (c *core) drive(r *run) {
+	if c.runs[r.Of.Job] != r {
+		return
+	}
+	for _, id := range sortedSteps(r.Steps) {
+		c.driveStep(r, r.Steps[id])
+	}
+	if r.Fate == nil {
+		c.driveLimits(r)
+	}
+	switch {
+	case r.Fate == nil:
+		c.ensureBatch(r)
+		c.driveWaiting(r)
+	case len(r.Steps) > 0:
+		c.killSteps(r)
+	default:
+		c.release(r)
+	}
+}
+
+func sortedSteps(steps map[job.StepID]*step) []job.StepID {
+	ids := make([]job.StepID, 0, len(steps))
+	for id := range steps {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// driveLimits ends a run whose time is up, and warns it before.
+func (c *core) driveLimits(r *run) {
+	end := r.Start.Add(r.Alloc.Limit)
+	if c.now >= end {
+		c.log.Info("time limit", "job", r.Of.Job)
+		c.finish(r, fate{State: job.Timeout, Fault: &job.Fault{What: "the time limit was reached"}})
+		return
+	}
+	p := r.Facts.Program
+	if p == nil || p.Signal == "" || r.now.warned || c.now < end.Add(-p.SignalBefore) {
+		return
+	}
+	r.now.warned = true
+	n, err := signalNumber(p.Signal)
+	if err != nil {
+		c.log.Error("signal before the end of a job", "job", r.Of.Job, "err", err)
+		return
+	}
+	for id, st := range r.Steps {
+		if (id == job.BatchStep) == p.SignalBatch {
+			c.signalStep(st, n)
+		}
+	}
+}
+
+// finish begins the end of a run. What was decided first counts.
+func (c *core) finish(r *run, f fate) {
+	if r.Fate != nil {
+		return
+	}
+	c.emit(jobEnding{At: c.now, ID: r.Of.Job, Fate: f})
+	for _, w := range r.now.waiting {
+		w.answer(nil, &api.Error{What: fmt.Sprintf("job %v is ending", r.Of.Job), Kind: "ALREADY_DONE"})
+	}
+	r.now.waiting = nil
+	c.touch(r.Of.Job)
+}
+
+// killSteps tells the steps of a run that ends to end: with grace where the run had to be
+// ended, at once where it ended by itself and they are left over.
+func (c *core) killSteps(r *run) {
+	if r.now.killed {
+		return
+	}
+	r.now.killed = true
+	grace := killWait
+	if r.Fate.State == job.Completed || r.Fate.State == job.Failed {
+		grace = 2 * job.Second
+	}
+	for _, id := range sortedSteps(r.Steps) {
+		c.act(r, r.Steps[id], r.Steps[id].Gang.kill(grace, "the job is ending: "+r.Fate.State.String()))
+	}
+}
+
+// release has all nodes of a run cleaned, and then ends it.
+func (c *core) release(r *run) {
+	if !r.now.releasing {
+		r.now.releasing, r.now.cleanBy = true, c.now.Add(cleanSpan)
+		for i := range r.Alloc.Nodes {
+			c.soil(r.Alloc.Nodes[i].Node, r.Of)
+			c.sendRelease(r.Alloc.Nodes[i].Node, r.Of)
+		}
+	}
+	var left []string
+	for i := range r.Alloc.Nodes {
+		if name := r.Alloc.Nodes[i].Node; slices.Contains(c.dirty[name], r.Of) {
+			left = append(left, name)
+		}
+	}
+	if len(left) > 0 && c.now < r.now.cleanBy {
+		return
+	}
+	if len(left) > 0 {
+		c.log.Warn("nodes are given on without having said that they are clean", "job", r.Of.Job, "nodes", left)
+	}
+	c.end(r)
+}
+
+// end is the end of a run, or of an attempt of it.
+func (c *core) end(r *run) {
+	f := r.Fate
+	c.account(r, *f)
+	if !f.Requeue {
+		if err := c.apply(job.Ended{At: c.now, ID: r.Of.Job, State: f.State, Exit: f.code()}); err != nil {
+			c.log.Error("end job", "job", r.Of.Job, "err", err)
+		}
+		c.watch.job(r.Of.Job)
+		return
+	}
+	id := r.Of.Job
+	if v, ok := c.sched.Job(id); ok && v.State == job.Completing { // it was cancelled meanwhile
+		f.Requeue, f.State = false, job.CancelledState
+		c.end(r)
+		return
+	}
+	if err := c.apply(job.Requeue{At: c.now, ID: id, Hold: f.Hold}); err != nil {
+		c.log.Error("requeue job", "job", id, "err", err)
+		return
+	}
+	if len(f.Exclude) > 0 {
+		c.exclude(id, f)
+	}
+	c.touch(id)
+}
+
+// exclude keeps a job that waits again away from nodes. Where that leaves it nowhere to
+// run it fails with the cause.
+func (c *core) exclude(id job.ID, f *fate) {
+	v, ok := c.sched.Job(id)
+	if !ok {
+		return
+	}
+	spec := *v.Spec
+	spec.Exclude = slices.Clone(spec.Exclude)
+	for _, name := range f.Exclude {
+		if !slices.Contains(spec.Exclude, name) {
+			spec.Exclude = append(spec.Exclude, name)
+		}
+	}
+	if err := c.apply(job.Changed{At: c.now, ID: id, Spec: spec}); err == nil {
+		return
+	}
+	if err := c.apply(job.Killed{At: c.now, ID: id, State: job.Failed, Cause: "it cannot run without the nodes that failed"}); err != nil {
+		c.log.Error("end job", "job", id, "err", err)
+		return
+	}
+	last := *f
+	last.Requeue, last.State = false, job.Failed
+	c.fates[id] = &last
+	c.accountPending(id)
+}
+
+// code is the exit code of the job as the scheduler keeps it: 0 is for success only.
+func (f *fate) code() int {
+	if f.Exit == 0 && f.Signal != 0 {
+		return 128 + f.Signal
+	}
+	return f.Exit
+}
+
+// lostRun is a run that the scheduler has ended because of its nodes: what is left of it
+// is cleaned before anything else starts there.
+func (c *core) lostRun(r *run, f fate) {
+	if r == nil {
+		return
+	}
+	if r.Fate == nil {
+		r.Fate = &f
+	}
+	for _, w := range r.now.waiting {
+		w.answer(nil, &api.Error{What: fmt.Sprintf("job %v has lost a node", r.Of.Job), Kind: "NODE_FAIL"})
+	}
+	for _, st := range r.Steps {
+		if st.Result == nil {
+			st.Result = &result{State: r.Fate.State, Fault: r.Fate.Fault, Start: st.Begun, End: c.now, Exit: 125}
+			c.accountStep(r, st)
+			c.watch.step(r, st)
+			r.Done = append(r.Done, st)
+		}
+	}
+	clear(r.Steps)
+	c.account(r, *r.Fate)
+	for i := range r.Alloc.Nodes {
+		c.sendRelease(r.Alloc.Nodes[i].Node, r.Of)
+	}
+}
+
+// ensureBatch makes the batch step of a job that has a program.
+func (c *core) ensureBatch(r *run) {
+	if r.Facts.Program == nil || r.Steps[job.BatchStep] != nil {
+		return
+	}
+	for _, st := range r.Done {
+		if st.Spec.Key.Step == job.BatchStep {
+			return
+		}
+	}
+	share := &r.Alloc.Nodes[0]
+	p := *r.Facts.Program
+	spec := c.stepSpec(r, job.BatchStep, 1)
+	spec.Name, spec.Tasks, spec.Overlap, spec.Program = "batch", 1, true, p
+	spec.Nodes = []job.StepNode{c.stepNode(share)}
+	spec.Nodes[0].Ranks = []int{0}
+	c.make(r, stepMade{At: c.now, Spec: spec, Env: r.Facts.Env, Text: r.Facts.Text})
+}
+
+// batchDone is the end of the batch step: it ends the job.
+func (c *core) batchDone(r *run, st *step) {
+	res := st.Result
+	f := fate{State: res.State, Exit: res.Exit, Signal: res.Signal, Fault: res.Fault, Failed: res.Failed, FailedRanks: res.FailedRanks}
+	if res.Fault != nil && res.Fault.Node {
+		v, _ := c.sched.Job(r.Of.Job)
+		began := res.Start > 0
+		switch {
+		case !began && r.Of.Attempt < maxAttempts:
+			f.Requeue, f.Exclude = true, res.FaultNodes
+		case began && v.Spec != nil && v.Spec.Requeue:
+			f.Requeue = true
+		case began:
+			f.State = job.NodeFailed
+		}
+	}
+	c.finish(r, f)
+}

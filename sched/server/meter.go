@@ -1,0 +1,57 @@
+package server
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// meter is what /metrics shows beside what is counted when it is asked for.
+type meter struct {
+	submits  prometheus.Counter
+	events   prometheus.Counter
+	failures prometheus.Counter
+	commits  prometheus.Histogram
+	turns    prometheus.Histogram
+	jobs     *prometheus.GaugeVec
+	nodes    *prometheus.GaugeVec
+}
+
+func newMeter(r *prometheus.Registry) *meter {
+	m := &meter{
+		submits:  prometheus.NewCounter(prometheus.CounterOpts{Name: "gangway_submitted_jobs_total", Help: "Jobs and arrays that were taken."}),
+		events:   prometheus.NewCounter(prometheus.CounterOpts{Name: "gangway_stored_events_total", Help: "Events that were made durable."}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "gangway_store_failures_total", Help: "Batches that the store did not take."}),
+		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "gangway_commit_seconds", Help: "How long it takes to make a batch durable.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
+		}),
+		turns: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "gangway_turn_seconds", Help: "How long the core takes for what was queued.", Buckets: prometheus.ExponentialBuckets(0.00005, 3, 12),
+		}),
+		jobs:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gangway_jobs", Help: "Jobs by state."}, []string{"state"}),
+		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gangway_nodes", Help: "Nodes by state."}, []string{"state"}),
+	}
+	r.MustRegister(m.submits, m.events, m.failures, m.commits, m.turns, m.jobs, m.nodes,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func (m *meter) committed(d time.Duration, events int) {
+	m.commits.Observe(d.Seconds())
+	m.events.Add(float64(events))
+}
+
+// count sets what is counted when it is asked for.
+func (c *core) count() {
+	pending := 0
+	for range c.sched.Pending {
+		pending++
+	}
+	c.meter.jobs.WithLabelValues("PENDING").Set(float64(pending))
+	c.meter.jobs.WithLabelValues("RUNNING").Set(float64(len(c.runs)))
+	c.meter.nodes.Reset()
+	for _, n := range c.nodes {
+		c.meter.nodes.WithLabelValues(c.nodeWord(n)).Inc()
+	}
+}

@@ -1,0 +1,289 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/wire"
+)
+
+// node is what is known of a node beside what the scheduler knows. All but spec and state
+// is of the present.
+type node struct {
+	spec    job.Node // as declared, or as the agent found it
+	session *session // nil: there is none
+	seen    job.Time // when it was last heard of
+	hello   *wire.Hello
+	beat    *wire.Heartbeat
+	images  []string
+	state   job.NodeState // as the scheduler has it
+	reason  string
+	user    string
+	since   job.Time
+	told    job.Time // when a release was last repeated
+}
+
+// heartbeatSpan is how often agents say that they are there.
+const heartbeatSpan = job.Second
+
+// automatic are the states that come and go by themselves; all others are an administrator's.
+const automatic = job.NodeUnknown | job.NodeSuspect
+
+// lostReason is why a node is down that is up again when it is heard of.
+const lostReason = "Not responding"
+
+func (c *core) addressOf(name string) string {
+	if n := c.nodes[name]; n != nil {
+		if n.hello != nil && n.hello.Address != "" {
+			return n.hello.Address
+		}
+		return n.spec.Addr
+	}
+	return ""
+}
+
+// send says something to a node, once all that was decided so far is durable. If it has no
+// session nothing is said: it hears what counts when it comes back.
+func (c *core) send(name string, m *wire.ControllerMessage) {
+	if n := c.nodes[name]; n != nil && n.session != nil {
+		session := n.session
+		c.after(func() { session.send(m) })
+	}
+}
+
+// blocked says whether something of a job that has lost the node has to be cleaned there,
+// before anything is started.
+func (c *core) blocked(name string) bool {
+	return slices.ContainsFunc(c.dirty[name], func(a attempt) bool {
+		r := c.runs[a.Job]
+		return r == nil || r.Of != a
+	})
+}
+
+// setNodeState changes a node's state.
+func (c *core) setNodeState(name string, state job.NodeState, reason string) error {
+	n := c.nodes[name]
+	if n == nil {
+		return fmt.Errorf("there is no node %s", name)
+	}
+	if n.state == state && n.reason == reason {
+		return nil
+	}
+	if err := c.apply(job.NodeStateSet{At: c.now, Node: name, State: state, Reason: reason}); err != nil {
+		return err
+	}
+	n.state, n.reason, n.since = state, reason, c.now
+	return nil
+}
+
+// hello takes a node's session in: what goes on there is found again.
+func (c *core) hello(s *session, h *wire.Hello) error {
+	n := c.nodes[h.Node]
+	switch {
+	case h.Protocol != wire.Protocol:
+		return fmt.Errorf("the agent speaks protocol %d, version %s; this controller speaks %d, version %s", h.Protocol, h.Version, wire.Protocol, c.opts.Version)
+	case h.Cluster != c.opts.Cluster.Name:
+		return fmt.Errorf("the agent is of cluster %s, this is %s", h.Cluster, c.opts.Cluster.Name)
+	case n == nil:
+		return fmt.Errorf("there is no node %s", h.Node)
+	case h.Epoch > c.store.Epoch():
+		return fmt.Errorf("the agent has seen epoch %d, this controller has %d: it is an old one", h.Epoch, c.store.Epoch())
+	}
+	if n.session != nil && n.session != s {
+		n.session.close(fmt.Errorf("node %s has opened another session", h.Node))
+	}
+	n.session, n.hello, n.seen = s, h, c.now
+	c.log.Info("node is here", "node", h.Node, "steps", len(h.Steps))
+	if !h.Declared {
+		c.hardware(n, h)
+	}
+	if !slices.Equal(n.images, h.Images) {
+		c.setImages(h.Node, h.Images)
+	}
+	if n.state&automatic != 0 || n.state&job.NodeDown != 0 && n.reason == lostReason {
+		state := n.state &^ automatic
+		if n.reason == lostReason {
+			state &^= job.NodeDown
+		}
+		if err := c.setNodeState(h.Node, state, ""); err != nil {
+			c.log.Error("set node's state", "node", h.Node, "err", err)
+		}
+	}
+	c.adopt(n, h)
+	return nil
+}
+
+// hardware is what an agent found: it replaces what was known, if nothing runs there.
+func (c *core) hardware(n *node, h *wire.Hello) {
+	var spec job.Node
+	if err := json.Unmarshal(h.Hardware, &spec); err != nil {
+		c.log.Error("read hardware", "node", h.Node, "err", err)
+		return
+	}
+	spec.Name, spec.State, spec.Reason = h.Node, n.state, n.reason
+	if err := c.apply(job.NodeSet{At: c.now, Node: spec}); err != nil {
+		c.log.Warn("hardware stays as it was", "node", h.Node, "err", err)
+		return
+	}
+	n.spec = spec
+}
+
+// adopt sorts out which steps go on: the answer to a Hello.
+func (c *core) adopt(n *node, h *wire.Hello) {
+	w := &wire.Welcome{Protocol: wire.Protocol, Version: c.opts.Version, Epoch: c.store.Epoch(), HeartbeatMs: int64(heartbeatSpan)}
+	known := map[job.StepKey]bool{}
+	for _, s := range h.Steps {
+		key := s.Key.Of()
+		known[key] = true
+		switch st := c.step(key); {
+		case st == nil:
+			if c.endKnown(key, h.Node) {
+				w.Ended = append(w.Ended, s.Key)
+			}
+		case st.Gang.node(h.Node) == nil:
+		case st.Gang.node(h.Node).Phase == ended:
+			w.Ended = append(w.Ended, s.Key)
+		default:
+			w.Keep = append(w.Keep, s.Key)
+		}
+	}
+	c.send(h.Node, &wire.ControllerMessage{Message: &wire.ControllerMessage_Welcome{Welcome: w}})
+	for _, a := range c.dirty[h.Node] {
+		if r := c.runs[a.Job]; r == nil || r.Of != a || r.now.releasing {
+			c.sendRelease(h.Node, a)
+		}
+	}
+	for _, r := range c.runs {
+		for _, st := range r.Steps {
+			g := st.Gang.node(h.Node)
+			if g == nil || g.Phase == ended {
+				continue
+			}
+			if known[st.Spec.Key] {
+				c.act(r, st, st.Gang.again(g))
+				continue
+			}
+			if st.Gang.Starting || st.Gang.killing {
+				// It may have run there. What the node has forgotten is not started twice.
+				why := "node " + h.Node + " does not know the step any more"
+				if st.Gang.killing {
+					why = st.Gang.why
+				}
+				c.nodeEnd(h.Node, job.StepEnd{Key: st.Spec.Key, End: c.now, Fault: &job.Fault{What: why, Node: true}})
+				continue
+			}
+			c.sendPrepare(st, h.Node)
+		}
+		c.touched[r.Of.Job] = true
+	}
+}
+
+// endKnown says whether the end of a step on a node is known, though the step is over.
+func (c *core) endKnown(k job.StepKey, node string) bool {
+	runs := []*run{c.runs[k.Job], c.lately(k.Job)}
+	for _, r := range runs {
+		if r == nil {
+			continue
+		}
+		for _, st := range r.Done {
+			if st.Spec.Key == k && st.Gang.node(node) != nil && st.Gang.node(node).Phase == ended {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// gone is the end of a session.
+func (c *core) gone(s *session) {
+	if n := c.nodes[s.node]; n != nil && n.session == s {
+		n.session = nil
+		c.log.Info("node's session ended", "node", s.node)
+	}
+}
+
+// cleanedBy takes that nothing of an attempt is left on a node.
+func (c *core) cleanedBy(node string, m *wire.Cleaned) {
+	a := attempt{job.ID(m.Job), int(m.Attempt)}
+	if m.Left != "" {
+		c.log.Warn("something is left of a job", "job", a.Job, "node", node, "err", m.Left)
+	}
+	if r := c.runs[a.Job]; r != nil && r.Of == a {
+		c.state.cleaned(node, a) // the end of the job says so durably
+		c.touch(a.Job)
+		return
+	}
+	if slices.Contains(c.dirty[node], a) {
+		c.emit(nodeCleaned{At: c.now, Node: node, Of: a})
+	}
+	if c.blocked(node) {
+		return
+	}
+	for _, r := range c.runs {
+		for _, st := range r.Steps {
+			if g := st.Gang.node(node); g != nil && g.Phase == unheard && !st.Gang.Starting && !st.Gang.killing {
+				c.sendPrepare(st, node)
+			}
+		}
+	}
+}
+
+func (c *core) setImages(name string, images []string) {
+	if err := c.apply(job.ImagesSet{At: c.now, Node: name, Images: images}); err != nil {
+		c.log.Error("set node's images", "node", name, "err", err)
+		return
+	}
+	c.nodes[name].images = images
+}
+
+// tickNodes sees which nodes have been silent for too long, and repeats what has to be
+// cleaned.
+func (c *core) tickNodes() {
+	suspect, lost := c.opts.Cluster.SuspectAfter, c.opts.Cluster.LostAfter
+	if suspect == 0 {
+		suspect = 5 * job.Second
+	}
+	if lost == 0 {
+		lost = 60 * job.Second
+	}
+	for name, n := range c.nodes {
+		if n.state&(job.NodeDown|job.NodeUnknown|job.NodeFuture) != 0 {
+			continue
+		}
+		switch silent := c.now.Sub(n.seen); {
+		case silent >= lost:
+			c.lose(name, n)
+		case silent >= suspect && n.state&job.NodeSuspect == 0:
+			if err := c.setNodeState(name, n.state|job.NodeSuspect, n.reason); err != nil {
+				c.log.Error("set node's state", "node", name, "err", err)
+			}
+		case silent < suspect && n.state&job.NodeSuspect != 0:
+			if err := c.setNodeState(name, n.state&^job.NodeSuspect, n.reason); err != nil {
+				c.log.Error("set node's state", "node", name, "err", err)
+			}
+		}
+		if len(c.dirty[name]) > 0 && c.now >= n.told.Add(10*job.Second) {
+			n.told = c.now
+			for _, a := range c.dirty[name] {
+				if r := c.runs[a.Job]; r == nil || r.Of != a || r.now.releasing {
+					c.sendRelease(name, a)
+				}
+			}
+		}
+	}
+}
+
+// lose gives a node up: what ran there is lost.
+func (c *core) lose(name string, n *node) {
+	c.log.Warn("node is lost", "node", name)
+	for _, r := range c.runs {
+		if r.Fate != nil && len(r.Steps) == 0 && slices.ContainsFunc(r.Alloc.Nodes, func(s job.NodeShare) bool { return s.Node == name }) {
+			c.end(r) // it had ended there already
+		}
+	}
+	if err := c.setNodeState(name, n.state&^job.NodeSuspect|job.NodeDown, lostReason); err != nil {
+		c.log.Error("set node's state", "node", name, "err", err)
+	}
+}

@@ -1,0 +1,181 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/wire"
+)
+
+// MaxMessage bounds a message between controller and agents: the program of a step, with
+// its environment, travels in one.
+const MaxMessage = 64 << 20
+
+// session is an agent's connection. Messages to it are queued without bound, since the
+// core waits for nobody; what is queued for an agent follows from what runs there.
+type session struct {
+	node string
+
+	mu    sync.Mutex
+	queue []*wire.ControllerMessage
+	err   error // why it was closed
+	ready chan struct{}
+	ended chan struct{}
+}
+
+func (s *session) send(m *wire.ControllerMessage) {
+	s.mu.Lock()
+	if s.err == nil {
+		s.queue = append(s.queue, m)
+	}
+	s.mu.Unlock()
+	select {
+	case s.ready <- struct{}{}:
+	default:
+	}
+}
+
+// close ends the session, with a reason for the agent.
+func (s *session) close(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err, s.queue = err, nil
+		close(s.ended)
+	}
+}
+
+// take is what is queued.
+func (s *session) take() []*wire.ControllerMessage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	queue := s.queue
+	s.queue = nil
+	return queue
+}
+
+// service is the gRPC service for agents.
+type service struct {
+	wire.UnimplementedControllerServer
+	server *Server
+}
+
+// Session implements wire.ControllerServer.
+func (v *service) Session(stream grpc.BidiStreamingServer[wire.AgentMessage, wire.ControllerMessage]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	hello := first.GetHello()
+	if hello == nil {
+		return status.Error(codes.FailedPrecondition, "the first message is not Hello")
+	}
+	s := &session{node: hello.Node, ready: make(chan struct{}, 1), ended: make(chan struct{})}
+	srv := v.server
+	var refused error
+	if err := srv.do(stream.Context(), func(c *core) { refused = c.hello(s, hello) }); err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	if refused != nil {
+		return status.Error(codes.FailedPrecondition, refused.Error())
+	}
+	defer srv.put(func(c *core) { c.gone(s) })
+	go func() {
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				s.close(err)
+				return
+			}
+			srv.put(func(c *core) { c.message(s, m) })
+		}
+	}()
+	for {
+		for _, m := range s.take() {
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-s.ready:
+		case <-s.ended:
+			return status.Error(codes.Aborted, s.err.Error())
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		case <-srv.stopped:
+			return status.Error(codes.Unavailable, "the controller is stopping")
+		}
+	}
+}
+
+// message takes what an agent says. What an older session says does not count: the agent
+// says it again in its newer one.
+func (c *core) message(s *session, m *wire.AgentMessage) {
+	n := c.nodes[s.node]
+	if n == nil || n.session != s {
+		return
+	}
+	n.seen = c.now
+	switch m := m.Message.(type) {
+	case *wire.AgentMessage_Heartbeat:
+		n.beat = m.Heartbeat
+	case *wire.AgentMessage_Progress:
+		c.progress(s.node, m.Progress)
+	case *wire.AgentMessage_Prepared:
+		c.heard(s.node, m.Prepared.Key, func(st *step, g *gangNode) {
+			g.Port, g.Image = int(m.Prepared.Port), m.Prepared.Image
+			g.Phase = max(g.Phase, prepared)
+			st.note(m.Prepared.Notes)
+		})
+	case *wire.AgentMessage_Started:
+		c.heard(s.node, m.Started.Key, func(_ *step, g *gangNode) { g.Phase = max(g.Phase, running) })
+	case *wire.AgentMessage_Ended:
+		var end job.StepEnd
+		if err := json.Unmarshal(m.Ended.End, &end); err != nil {
+			c.log.Error("read end of a step", "node", s.node, "err", err)
+			return
+		}
+		c.nodeEnd(s.node, end)
+	case *wire.AgentMessage_Cleaned:
+		c.cleanedBy(s.node, m.Cleaned)
+	case *wire.AgentMessage_Precached:
+		c.precached(s.node, m.Precached)
+	case *wire.AgentMessage_Inventory:
+		c.setImages(s.node, m.Inventory.Images)
+	}
+}
+
+// note keeps notes for the waiting user, each once.
+func (st *step) note(notes []string) {
+	for _, text := range notes {
+		if !contains(st.notes, text) {
+			st.notes = append(st.notes, text)
+		}
+	}
+}
+
+// progress notes how far a prepare is.
+func (c *core) progress(node string, p *wire.Progress) {
+	key := p.Key.Of()
+	st := c.step(key)
+	if st == nil {
+		return
+	}
+	text := p.Phase
+	if p.Total > 0 {
+		text = fmt.Sprintf("%s %d%%", p.Phase, p.Bytes*100/p.Total)
+	}
+	if st.progress == nil {
+		st.progress = map[string]string{}
+	}
+	if st.progress[node] != text {
+		st.progress[node] = text
+		c.watch.step(c.runs[key.Job], st)
+	}
+}

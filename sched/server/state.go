@@ -1,0 +1,315 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sort"
+
+	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/sched"
+)
+
+// state is what follows from the events, and nothing else: after a restart it is the same.
+// What is only known of the present (sessions, waiting requests) is in core.
+type state struct {
+	sched *sched.Scheduler
+	subs  []submission // by rising id
+	runs  map[job.ID]*run
+	once  map[string]job.ID
+	fates map[job.ID]*fate // of jobs that have ended, where there is more to say than a state and an exit code
+	// dirty are the attempts of which something may be left on a node.
+	dirty map[string][]attempt
+	// past are the latest runs that have ended.
+	past []*run
+	last job.ID // the highest that was given
+	// recent are jobs that have ended lately, in the order of their ends.
+	recent []recentEnd
+
+	known []job.Node // as the scheduler has them, with their states
+	parts []job.Partition
+}
+
+// maxPast is how many ended runs are remembered with their steps; the accounting has all.
+const maxPast = 1000
+
+// recentEnd is when a job ended.
+type recentEnd struct {
+	ID job.ID
+	At job.Time
+}
+
+// submission is a job, or all tasks of an array, as submitted.
+type submission struct {
+	First job.ID
+	N     int
+	Facts *facts
+}
+
+// run is an attempt of a job that has nodes.
+type run struct {
+	Of    attempt
+	Facts *facts
+	Alloc job.Allocation
+	Start job.Time
+	Steps map[job.StepID]*step // that have not ended
+	Done  []*step
+	Next  job.StepID
+	Fate  *fate // nil: it is not ending
+
+	now present // see there
+}
+
+// step is a step of a run, in its present try.
+type step struct {
+	Spec   *job.StepSpec // the program is without script and environment
+	Env    string
+	Text   string
+	Want   *want
+	Made   job.Time
+	Begun  job.Time // when START was sent
+	Gang   *gang
+	Result *result // nil: it has not ended
+	Avoid  []string
+
+	notes    []string
+	whole    wholeText
+	progress map[string]string
+}
+
+// want is what a step was asked for, so that it can be placed again.
+type want struct{ Request api.StepRequest }
+
+func newState() *state {
+	return &state{
+		sched: sched.New(), runs: map[job.ID]*run{}, once: map[string]job.ID{}, fates: map[job.ID]*fate{},
+		dirty: map[string][]attempt{},
+	}
+}
+
+// replay takes an event of the log.
+func (s *state) replay(e any) error {
+	switch e := e.(type) {
+	case submitted:
+		if err := s.sched.Apply(e.Submitted); err != nil {
+			return fmt.Errorf("replay: %w", err)
+		}
+	case job.Event:
+		if err := s.sched.Apply(e); err != nil {
+			return fmt.Errorf("replay: %w", err)
+		}
+	}
+	return s.follow(e)
+}
+
+// follow takes an event that the scheduler has taken already, if it is one of its.
+func (s *state) follow(e any) error {
+	switch e := e.(type) {
+	case submitted:
+		n := 1
+		if e.Spec.Array != nil {
+			n = e.Spec.Array.Len()
+		}
+		s.subs = append(s.subs, submission{e.ID, n, e.Facts})
+		s.last = e.ID + job.ID(n) - 1
+		if e.Facts.Once != "" {
+			s.once[e.Facts.Once] = e.ID
+		}
+	case job.Started:
+		sub := s.submission(e.ID)
+		if sub == nil {
+			return fmt.Errorf("job %v starts, and was never submitted", e.ID)
+		}
+		s.runs[e.ID] = &run{
+			Of: attempt{e.ID, e.Attempt}, Facts: sub.Facts, Alloc: e.Allocation, Start: e.At, Steps: map[job.StepID]*step{},
+		}
+		delete(s.fates, e.ID)
+	case job.Ended:
+		s.recent = append(s.recent, recentEnd{e.ID, e.At})
+		s.over(e.ID, true)
+	case job.Cancelled:
+		if s.runs[e.ID] == nil {
+			s.recent = append(s.recent, recentEnd{e.ID, e.At})
+		}
+	case job.Requeue:
+		s.over(e.ID, true)
+	case job.Requeued:
+		s.over(e.ID, false)
+	case job.Killed:
+		s.recent = append(s.recent, recentEnd{e.ID, e.At})
+		if r := s.runs[e.ID]; r != nil && r.Fate == nil || r == nil {
+			s.fates[e.ID] = &fate{State: e.State, Fault: &job.Fault{What: e.Cause}}
+		}
+		s.over(e.ID, false)
+	case jobEnding:
+		if r := s.runs[e.ID]; r != nil {
+			r.Fate = &e.Fate
+		}
+	case nodeCleaned:
+		s.cleaned(e.Node, e.Of)
+	case job.NodeSet:
+		if n := s.knownNode(e.Node.Name); n != nil {
+			*n = e.Node
+		} else {
+			s.known = append(s.known, e.Node)
+		}
+	case job.NodeStateSet:
+		if n := s.knownNode(e.Node); n != nil {
+			n.State, n.Reason = e.State, e.Reason
+		}
+	case job.NodeRemoved:
+		s.known = slices.DeleteFunc(s.known, func(n job.Node) bool { return n.Name == e.Node })
+	case job.PartitionSet:
+		if p := s.partition(e.Partition.Name); p != nil {
+			*p = e.Partition
+		} else {
+			s.parts = append(s.parts, e.Partition)
+		}
+	case job.PartitionRemoved:
+		s.parts = slices.DeleteFunc(s.parts, func(p job.Partition) bool { return p.Name == e.Partition })
+	case stepMade, stepStarting, nodeEnded, stepDone:
+		return s.followStep(e)
+	}
+	return nil
+}
+
+func (s *state) followStep(e any) error {
+	switch e := e.(type) {
+	case stepMade:
+		r := s.runs[e.Spec.Key.Job]
+		if r == nil || r.Of.Attempt != e.Spec.Key.Attempt {
+			return fmt.Errorf("step %v is of no running job", e.Spec.Key)
+		}
+		st := &step{Spec: e.Spec, Env: e.Env, Text: e.Text, Want: e.Want, Made: e.At, Gang: newGang(e.Spec)}
+		id := e.Spec.Key.Step
+		if old := r.Steps[id]; old != nil {
+			st.Avoid, st.notes = old.Avoid, old.notes
+			if r := old.Gang.result(e.At); r.Fault != nil {
+				st.Avoid = append(slices.Clone(st.Avoid), r.FaultNodes...)
+			}
+		}
+		r.Steps[id] = st
+		r.Next = max(r.Next, id+1)
+	case stepStarting:
+		if st := s.step(e.Key); st != nil {
+			st.Gang.Starting, st.Begun = true, e.At
+		}
+	case nodeEnded:
+		if st := s.step(e.End.Key); st != nil {
+			if n := st.Gang.node(e.End.Node); n != nil {
+				n.Phase, n.End = ended, &e.End
+			}
+		}
+	case stepDone:
+		if st := s.step(e.Key); st != nil {
+			r := s.runs[e.Key.Job]
+			delete(r.Steps, e.Key.Step)
+			st.Result = &e.Result
+			r.Done = append(r.Done, st)
+		}
+	}
+	return nil
+}
+
+func (s *state) knownNode(name string) *job.Node {
+	for i := range s.known {
+		if s.known[i].Name == name {
+			return &s.known[i]
+		}
+	}
+	return nil
+}
+
+func (s *state) partition(name string) *job.Partition {
+	for i := range s.parts {
+		if s.parts[i].Name == name {
+			return &s.parts[i]
+		}
+	}
+	return nil
+}
+
+// over ends the run of a job. Where it is not clean its nodes have to be cleaned before
+// others start there.
+func (s *state) over(id job.ID, clean bool) {
+	r := s.runs[id]
+	if r == nil {
+		return
+	}
+	delete(s.runs, id)
+	if r.Fate != nil && !r.Fate.Requeue {
+		s.fates[id] = r.Fate
+	}
+	if s.past = append(s.past, r); len(s.past) > 2*maxPast {
+		s.past = slices.Clone(s.past[len(s.past)-maxPast:])
+	}
+	for i := range r.Alloc.Nodes {
+		name := r.Alloc.Nodes[i].Node
+		if clean {
+			s.cleaned(name, r.Of)
+		} else {
+			s.soil(name, r.Of)
+		}
+	}
+}
+
+func (s *state) soil(node string, a attempt) {
+	if !slices.Contains(s.dirty[node], a) {
+		s.dirty[node] = append(s.dirty[node], a)
+	}
+}
+
+func (s *state) cleaned(node string, a attempt) {
+	if i := slices.Index(s.dirty[node], a); i >= 0 {
+		if s.dirty[node] = slices.Delete(s.dirty[node], i, i+1); len(s.dirty[node]) == 0 {
+			delete(s.dirty, node)
+		}
+	}
+}
+
+// submission is what a job was submitted with; nil if there is no such job.
+func (s *state) submission(id job.ID) *submission {
+	i, ok := slices.BinarySearchFunc(s.subs, id, func(sub submission, id job.ID) int { return cmp.Compare(sub.First, id) })
+	if !ok {
+		if i--; i < 0 || id >= s.subs[i].First+job.ID(s.subs[i].N) {
+			return nil
+		}
+	}
+	return &s.subs[i]
+}
+
+// step is the present try of a step that has not ended, if it is that one.
+func (s *state) step(k job.StepKey) *step {
+	r := s.runs[k.Job]
+	if r == nil || r.Of.Attempt != k.Attempt {
+		return nil
+	}
+	if st := r.Steps[k.Step]; st != nil && st.Spec.Key == k {
+		return st
+	}
+	return nil
+}
+
+// ended are the jobs that have ended since a moment.
+func (s *state) ended(since job.Time) []job.ID {
+	i := sort.Search(len(s.recent), func(i int) bool { return s.recent[i].At >= since })
+	if i > 1000 && i > len(s.recent)/2 {
+		s.recent, i = slices.Clone(s.recent[i:]), 0
+	}
+	ids := make([]job.ID, 0, len(s.recent)-i)
+	for _, e := range s.recent[i:] {
+		ids = append(ids, e.ID)
+	}
+	return ids
+}
+
+// lately is the latest ended run of a job that is still remembered.
+func (s *state) lately(id job.ID) *run {
+	for i := len(s.past) - 1; i >= 0; i-- {
+		if s.past[i].Of.Job == id {
+			return s.past[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,269 @@
+package server
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/slurm"
+	"github.com/gangway-hpc/gangway/sched"
+)
+
+// jobView is a job for the API; nil if there is no such job.
+func (c *core) jobView(id job.ID) *api.Job {
+	v, ok := c.sched.Job(id)
+	if !ok {
+		return nil
+	}
+	return c.viewOf(&v)
+}
+
+// viewOf is what the scheduler knows of a job, with all else.
+func (c *core) viewOf(v *sched.JobView) *api.Job {
+	p := v.Spec
+	j := &api.Job{
+		ID: v.ID, Name: p.Name, User: p.User, UID: p.UID, Account: p.Account, QOS: p.QOS, Partition: strings.Join(p.Partitions, ","),
+		State: v.State, Reason: v.Reason, Priority: v.Priority, Nice: p.Nice, Attempt: v.Attempt, Restarts: max(0, v.Attempt-1),
+		Submit: v.Submit, Eligible: v.Eligible, Start: v.Start, Expected: v.Expected, Limit: c.limitOf(p), Deadline: p.Deadline,
+		Nodes: max(1, p.MinNodes), Memory: p.Memory, Spec: p, Array: c.arrayFactsOf(v), Exit: v.Exit, Image: p.Image,
+		Held: v.State == job.Pending && v.Priority == 0,
+	}
+	j.Tasks, j.CPUs, j.GRES = tasksAsked(p), cpusAsked(p), gresText(p.GRES)
+	if p.Array != nil {
+		j.Throttle = p.Array.Throttle
+	}
+	if p.Constraint != nil {
+		j.Constraint = constraintText(p.Constraint)
+	}
+	if v.State.Done() {
+		j.End = v.End
+	}
+	if len(v.Allocation.Nodes) > 0 {
+		fillShares(j, &v.Allocation)
+	}
+	if v.State == job.Pending && j.Partition == "" {
+		j.Partition = c.defaultPartition()
+	}
+	if sub := c.submission(v.ID); sub != nil {
+		c.fillFacts(j, sub.Facts)
+	}
+	if r := c.runs[v.ID]; r != nil {
+		c.fillRun(j, r)
+	} else if f := c.fates[v.ID]; f != nil && v.State.Done() {
+		j.Exit, j.Signal, j.Fault, j.Failed, j.FailedRanks = f.Exit, f.Signal, f.Fault, f.Failed, f.FailedRanks
+	}
+	return j
+}
+
+func (c *core) limitOf(p *job.Spec) job.Duration {
+	if p.TimeLimit > 0 {
+		return p.TimeLimit
+	}
+	name := c.defaultPartition()
+	if len(p.Partitions) > 0 {
+		name = p.Partitions[0]
+	}
+	if part := c.partition(name); part != nil {
+		return part.DefaultTime
+	}
+	return 0
+}
+
+func (c *core) defaultPartition() string {
+	for i := range c.parts {
+		if c.parts[i].Default {
+			return c.parts[i].Name
+		}
+	}
+	if len(c.parts) > 0 {
+		return c.parts[0].Name
+	}
+	return ""
+}
+
+func fillShares(j *api.Job, a *job.Allocation) {
+	j.Partition, j.Limit, j.Shares, j.Nodes, j.CPUs = a.Partition, a.Limit, a.Nodes, len(a.Nodes), 0
+	j.NodeList = make([]string, len(a.Nodes))
+	tasks := 0
+	for i := range a.Nodes {
+		j.NodeList[i] = a.Nodes[i].Node
+		j.CPUs += a.Nodes[i].CPUs
+		tasks += a.Nodes[i].Tasks
+	}
+	j.Tasks = max(tasks, 1)
+}
+
+func (c *core) fillFacts(j *api.Job, f *facts) {
+	j.GID, j.Comment, j.Dependency, j.SubmitHost, j.Command = f.GID, f.Comment, f.Dependency, f.SubmitHost, f.Command
+	if p := f.Program; p != nil {
+		j.Cwd, j.Input, j.Output, j.Error = string(p.Cwd), p.Input, p.Output, p.Error
+		for _, flag := range p.Container {
+			if image, ok := strings.CutPrefix(flag, "--image="); ok {
+				j.Image = image
+			} else if image, ok := strings.CutPrefix(flag, "--container-image="); ok {
+				j.Image = image
+			}
+		}
+	} else {
+		j.Cwd = string(f.SubmitDir)
+	}
+}
+
+// fillRun is what a run adds to a view.
+func (c *core) fillRun(j *api.Job, r *run) {
+	fillShares(j, &r.Alloc)
+	j.Start, j.Attempt, j.End = r.Start, r.Of.Attempt, r.Start.Add(r.Alloc.Limit)
+	if r.Fate != nil {
+		f := r.Fate
+		j.State, j.Phase = job.Completing, "ending"
+		j.Exit, j.Signal, j.Fault, j.Failed, j.FailedRanks = f.Exit, f.Signal, f.Fault, f.Failed, f.FailedRanks
+		return
+	}
+	if st := r.Steps[job.BatchStep]; st != nil && !st.Gang.Starting {
+		j.Phase = "preparing"
+	}
+	if st := r.Steps[job.BatchStep]; st != nil {
+		for i := range st.Gang.Nodes {
+			j.Digest = max(j.Digest, st.Gang.Nodes[i].Image)
+		}
+	}
+}
+
+func tasksAsked(p *job.Spec) int {
+	switch {
+	case p.Tasks > 0:
+		return p.Tasks
+	case p.TasksPerNode > 0:
+		return p.TasksPerNode * max(1, p.MinNodes)
+	}
+	return max(1, p.MinNodes)
+}
+
+func cpusAsked(p *job.Spec) int { return tasksAsked(p) * max(1, p.CPUsPerTask) }
+
+func gresText(list []job.GRESRequest) string {
+	var all []string
+	for _, g := range list {
+		text := g.Name
+		if g.Type != "" {
+			text += ":" + g.Type
+		}
+		all = append(all, fmt.Sprintf("%s:%d", text, g.Count))
+	}
+	return strings.Join(all, ",")
+}
+
+func constraintText(c *job.Constraint) string {
+	join := func(list []*job.Constraint, by string) string {
+		all := make([]string, len(list))
+		for i := range list {
+			all[i] = constraintText(list[i])
+		}
+		return strings.Join(all, by)
+	}
+	text := c.Feature
+	switch {
+	case c.And != nil:
+		text = join(c.And, "&")
+	case c.Or != nil:
+		text = join(c.Or, "|")
+	case c.OneOf != nil:
+		text = "[" + join(c.OneOf, "|") + "]"
+	}
+	if c.Count > 0 {
+		text += fmt.Sprintf("*%d", c.Count)
+	}
+	return text
+}
+
+// arrayFacts places a job in its array; nil if it is of none.
+func (c *core) arrayFacts(id job.ID) *job.ArrayFacts {
+	v, ok := c.sched.Job(id)
+	if !ok {
+		return nil
+	}
+	return c.arrayFactsOf(&v)
+}
+
+func (c *core) arrayFactsOf(v *sched.JobView) *job.ArrayFacts {
+	if v.Array == 0 || v.Spec.Array == nil || len(v.Spec.Array.Tasks) == 0 {
+		return nil
+	}
+	a := v.Spec.Array
+	f := &job.ArrayFacts{Job: v.Array, Task: v.Task, Count: a.Len(), Min: a.Tasks[0].First, Step: a.Tasks[0].Step}
+	for _, r := range a.Tasks {
+		if n := r.Len(); n > 0 {
+			f.Max = max(f.Max, r.First+uint32(n-1)*r.Step)
+		}
+	}
+	return f
+}
+
+// stepView is a step for the API; with ends the ends of its ranks are in it.
+func (c *core) stepView(r *run, st *step, ends bool) *api.Step {
+	v := &api.Step{
+		Key: st.Spec.Key, Name: st.Spec.Name, State: job.Running, Tasks: st.Spec.Tasks, Start: st.Begun, Notes: slices.Clone(st.notes),
+		Phase: "preparing", Progress: st.progressText(),
+	}
+	if st.Gang.Starting {
+		v.Phase, v.Progress = "running", ""
+	}
+	for i := range st.Spec.Nodes {
+		n := &st.Spec.Nodes[i]
+		v.Nodes = append(v.Nodes, n.Name)
+		v.Ranks = append(v.Ranks, n.Ranks)
+		v.Agents = append(v.Agents, c.socketOf(n.Name))
+		v.CPUs += n.CPUs
+		if g := st.Gang.Nodes[i]; g.End != nil && ends {
+			v.Ends = append(v.Ends, *g.End)
+		}
+	}
+	if res := st.Result; res != nil {
+		v.Phase, v.State, v.Exit, v.Signal, v.Start, v.End = "ended", res.State, res.Exit, res.Signal, res.Start, res.End
+		v.Fault, v.Failed, v.FailedRanks, v.Usage = res.grouped(len(v.Nodes)), res.Failed, res.FailedRanks, res.Usage
+	}
+	_ = r
+	return v
+}
+
+func (c *core) socketOf(name string) string {
+	if n := c.nodes[name]; n != nil && n.hello != nil {
+		return n.hello.Socket
+	}
+	return ""
+}
+
+// grouped is the fault of a step with the nodes that have it, where there are several.
+func (r *result) grouped(of int) *job.Fault {
+	if r.Fault == nil || len(r.FaultNodes) == 0 || of < 2 {
+		return r.Fault
+	}
+	f := *r.Fault
+	names := slices.Clone(r.FaultNodes)
+	slurm.SortHosts(names)
+	f.What = fmt.Sprintf("%d of %d nodes: %s (%s)", len(names), of, f.What, slurm.Fold(names))
+	return &f
+}
+
+// progressText is the progress of a prepare on all nodes in one line.
+func (st *step) progressText() string {
+	if len(st.progress) == 0 {
+		return ""
+	}
+	ready, by := st.Gang.count(prepared), map[string]int{}
+	for name, text := range st.progress {
+		if g := st.Gang.node(name); g != nil && g.Phase == unheard {
+			by[text]++
+		}
+	}
+	line := fmt.Sprintf("%d of %d nodes are ready", ready, len(st.Gang.Nodes))
+	for _, text := range slices.Sorted(maps.Keys(by)) {
+		line += fmt.Sprintf("; %d: %s", by[text], text)
+	}
+	return line
+}
+
+func contains(list []string, s string) bool { return slices.Contains(list, s) }
