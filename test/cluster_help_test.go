@@ -71,7 +71,7 @@ func buildInto(t *testing.T, dir string, programs ...string) {
 func (c *cluster) start(t *testing.T) {
 	t.Helper()
 	c.up = inBackground(t, c.command("up", append([]string{"--state-dir", c.state}, c.args...)...))
-	for deadline := time.Now().Add(clusterPatience); !strings.Contains(c.up.out.String(), "is up"); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(clusterPatience); !strings.Contains(c.up.out.String(), "is ready"); time.Sleep(5 * time.Millisecond) {
 		if c.up.ended() || time.Now().After(deadline) {
 			c.showLogs(t)
 			t.Fatalf("the cluster is not up after %s:\n%s", clusterPatience, c.up.out.String())

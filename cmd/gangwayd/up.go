@@ -135,8 +135,8 @@ func (u *upFlags) watch(env *cli.Env, d *daemons, ready <-chan error, signals <-
 				return err
 			}
 			ready = nil
-			fmt.Fprintf(env.Stdout, "cluster %s is up: %s, ready after %s; try: gangway run -N%d -- hostname; Ctrl-C ends it\n",
-				c.Name, describe(c), env.Now().Sub(began).Round(10*time.Millisecond), len(c.Nodes))
+			fmt.Fprintf(env.Stdout, "cluster %s is ready after %s: %s; try: gangway run -N%d -- hostname; Ctrl-C ends it\n",
+				c.Name, env.Now().Sub(began).Round(10*time.Millisecond), describe(c), len(c.Nodes))
 			if f, ok := env.Stdout.(interface{ Flush() error }); ok {
 				if err := f.Flush(); err != nil {
 					return err
