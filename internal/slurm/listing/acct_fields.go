@@ -34,7 +34,9 @@ var acctFields = []acctField{
 	{"AllocNodes", 10, func(_ *View, r *record) string { return strconv.Itoa(r.nodes()) }},
 	{"AllocTRES", 10, func(v *View, r *record) string { return v.acctTRES(r, true) }},
 	{"AssocID", 7, zero},
-	{"AveCPU", 10, func(_ *View, r *record) string { return r.perTask(func(u *job.Usage) int64 { return int64(u.User + u.System) }, cpuTime) }},
+	{"AveCPU", 10, func(_ *View, r *record) string {
+		return r.perTask(func(u *job.Usage) int64 { return int64(u.User + u.System) }, cpuTime)
+	}},
 	{"AveCPUFreq", 10, blank},
 	{"AveDiskRead", 14, func(v *View, r *record) string {
 		return r.perTask(func(u *job.Usage) int64 { return u.Read }, v.disk)
@@ -226,7 +228,9 @@ func (r *record) end() job.Time {
 	return r.job.End
 }
 
-func (v *View) elapsed(r *record) job.Duration { return v.used(r.start(), r.end()) / job.Second * job.Second }
+func (v *View) elapsed(r *record) job.Duration {
+	return v.used(r.start(), r.end()) / job.Second * job.Second
+}
 
 // waited is how long a job that could have run did not.
 func (v *View) waited(r *record) job.Duration {

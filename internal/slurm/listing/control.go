@@ -40,12 +40,32 @@ var controlFlags = []slurm.Flag{
 // The words of scontrol, and how many letters of them are enough.
 var (
 	controlVerbs = []keyword{
-		{"help", 2}, {"hold", 3}, {"holdu", 5}, {"ping", 2}, {"release", 3}, {"requeue", 3}, {"requeuehold", 8}, {"show", 2},
-		{"uhold", 2}, {"update", 1}, {"version", 4}, {"wait_job", 1}, {"write", 2},
+		{"help", 2},
+		{"hold", 3},
+		{"holdu", 5},
+		{"ping", 2},
+		{"release", 3},
+		{"requeue", 3},
+		{"requeuehold", 8},
+		{"show", 2},
+		{"uhold", 2},
+		{"update", 1},
+		{"version", 4},
+		{"wait_job", 1},
+		{"write", 2},
 	}
 	controlEntities = []keyword{
-		{"config", 1}, {"hostlist", 5}, {"hostlistsorted", 9}, {"hostnames", 5}, {"jobs", 1}, {"nodes", 1}, {"partitions", 1},
-		{"steps", 1}, {"topology", 1}, {"licenses", 2}, {"reservations", 1},
+		{"config", 1},
+		{"hostlist", 5},
+		{"hostlistsorted", 9},
+		{"hostnames", 5},
+		{"jobs", 1},
+		{"nodes", 1},
+		{"partitions", 1},
+		{"steps", 1},
+		{"topology", 1},
+		{"licenses", 2},
+		{"reservations", 1},
 	}
 	controlAbsent = []string{
 		"abort", "cancel_reboot", "completing", "create", "delete", "errnumstr", "listpids", "notify", "pidinfo", "power", "reboot",

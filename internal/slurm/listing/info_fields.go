@@ -51,7 +51,7 @@ var nodeFields = []Field[Row]{
 		return firstOf(r, func(n *api.Node) string {
 			s, c, t := geometry(n)
 			return fmt.Sprintf("%d:%d:%d", s, c, t)
-		}) + more(r, func(n *api.Node) int64 { s, c, t := geometry(n); return int64(s*c*t) })
+		}) + more(r, func(n *api.Node) int64 { s, c, t := geometry(n); return int64(s * c * t) })
 	}},
 	{Letter: 'A', Name: "nodeai", Heading: "NODES(A/I)", Text: func(_ *View, r *Row) string {
 		a, i, _ := nodeCounts(r)

@@ -94,7 +94,9 @@ func (v *View) Date() string {
 
 // relative is Slurm's short form of a moment.
 func relative(at, now time.Time) string {
-	day := func(t time.Time) int64 { return time.Date(t.Year(), t.Month(), t.Day(), 0, 0, 0, 0, time.UTC).Unix() / 86400 }
+	day := func(t time.Time) int64 {
+		return time.Date(t.Year(), t.Month(), t.Day(), 0, 0, 0, 0, time.UTC).Unix() / 86400
+	}
 	switch days := day(at) - day(now); {
 	case at.Year() != now.Year():
 		return at.Format("2 Jan 2006")

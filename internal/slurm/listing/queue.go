@@ -46,7 +46,9 @@ func refuse(format string, args ...any) error {
 }
 
 // unsupported is an option that Slurm has and we have not.
-func unsupported(option string) error { return refuse("option --%s is not supported by Gangway", option) }
+func unsupported(option string) error {
+	return refuse("option --%s is not supported by Gangway", option)
+}
 
 // queueFlags are squeue's options.
 var queueFlags = []slurm.Flag{
