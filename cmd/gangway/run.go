@@ -15,6 +15,7 @@ import (
 
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/slurm"
 	"github.com/gangway-hpc/gangway/launcher/step"
 	"github.com/gangway-hpc/gangway/runtime/spec"
 )
@@ -22,8 +23,10 @@ import (
 func runVerb(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] [--] [CMD...]",
-		Short: "run a command in a container",
-		Long: `Run a command in a container, here and now, as the user who asks, without any
+		Short: "run a command in a container, here or on the nodes of a cluster",
+		Long: `Run a command in a container. Where a cluster is running it runs there, as a job, or
+inside a job as a step of it, with or without a container; its options are those of srun.
+Without a cluster, or with --local, it runs here and now, as the user who asks, without any
 daemon. The image is pulled if the store has it not, mounted without being unpacked,
 and the command runs in namespaces of its own; its exit status is that of gangway run.
 
@@ -48,12 +51,26 @@ where the command line does not set them:
 		Example: `gangway run --container-image=debian:12 -- cat /etc/os-release
 gangway run --container-image=./torch.sqsh --container-mounts=$PWD:/src --container-workdir=/src -- python3 train.py
 gangway run --container-image=debian:12 --container-remap-root --container-writable --container-name=dev -t -- bash
-gangway run --dry-run --container-image=debian:12 -- true`,
+gangway run -N4 --gres=gpu:8 --container-image=./torch.sqsh -- torchrun --nnodes=4 train.py
+gangway run --local --dry-run --container-image=debian:12 -- true`,
 		SuggestFor: []string{"start", "srun"},
 	}
 	f := newRunFlags(env, cmd)
+	f.choices = addChoices(cmd.Flags(), slurm.Srun)
 	cmd.Flags().SetInterspersed(false)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) }
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		address, err := f.cluster()
+		if err != nil {
+			return err
+		}
+		if address != "" {
+			return f.runOn(cmd, address, args)
+		}
+		if err := f.needCluster(); err != nil {
+			return err
+		}
+		return f.run(cmd, args)
+	}
 	return cmd
 }
 
@@ -102,6 +119,8 @@ type runFlags struct {
 	tmpSize    sizeFlag
 	timeout    time.Duration
 	request    spec.Request
+	choices    *choices // of a job
+	containers []string // flags of the container, for a job
 }
 
 func newRunFlags(env *cli.Env, cmd *cobra.Command) *runFlags {

@@ -29,15 +29,25 @@ func srun(_ context.Context, env *cli.Env, args []string) error {
 		return &slurm.Refusal{Lines: []string{"error: --multi-prog: not supported by Gangway yet"}, Code: 1}
 	}
 	sayWarnings(env, o)
-	if o.Job.Name == "" || o.JobID != 0 && !o.Asked("job-name") {
-		o.Job.Name = filepath.Base(o.Operands[0])
-	}
-	r := &stepRun{env: env, name: "srun", quiet: o.Quiet > 0, options: o}
-	r.request, err = stepRequest(env, o)
+	c, err := contact(env)
 	if err != nil {
 		return err
 	}
-	if r.client, err = contact(env); err != nil {
+	r := &stepRun{env: env, name: "srun", quiet: o.Quiet > 0, options: o, client: c}
+	return runStep(r, func(*stepRun) error { return nil })
+}
+
+// runStep runs a step in the job that is named, or else in one of its own. change may
+// change the request for it.
+func runStep(r *stepRun, change func(*stepRun) error) (err error) {
+	env, o := r.env, r.options
+	if o.Job.Name == "" || o.JobID != 0 && !o.Asked("job-name") {
+		o.Job.Name = filepath.Base(o.Operands[0])
+	}
+	if r.request, err = stepRequest(env, o); err != nil {
+		return err
+	}
+	if err := change(r); err != nil {
 		return err
 	}
 	// Not the verb's context: what signals mean is the step's business.
@@ -56,7 +66,7 @@ func srun(_ context.Context, env *cli.Env, args []string) error {
 		if err != nil {
 			return err
 		}
-		return sayTest(env, "srun", &answer)
+		return sayTest(env, r.name, &answer)
 	}
 	a, err := allocate(ctx, r, s, o.Immediate)
 	if err != nil {
