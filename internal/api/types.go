@@ -83,6 +83,7 @@ type Job struct {
 	Failed       *job.RankEnd `json:",omitempty"` // the first rank that failed
 	FailedRanks  int          `json:",omitempty"`
 
+	Batch                bool      `json:",omitempty"` // it has a script, and is no allocation
 	Command              string    `json:",omitempty"` // path of the script, or the command
 	Cwd                  string    `json:",omitempty"`
 	Input, Output, Error string    `json:",omitempty"` // patterns resolved
