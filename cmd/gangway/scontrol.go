@@ -103,12 +103,7 @@ func (s *controlled) showJobs(ctx context.Context) error {
 			_, err := fmt.Fprintln(s.env.Stdout, "No jobs in the system")
 			return err
 		}
-		for i := range jobs {
-			if err := s.showJob(ctx, &jobs[i], jobs[i].Waiting == nil); err != nil {
-				return err
-			}
-		}
-		return nil
+		return s.showAll(ctx, jobs)
 	}
 	for _, arg := range s.Args {
 		ids, err := listing.ParseJobIDs(arg)
@@ -146,6 +141,11 @@ func (s *controlled) showOne(ctx context.Context, id listing.JobIDs) error {
 		return loading("slurm_load_jobs error", err)
 	}
 	s.view.Now = now
+	return s.showAll(ctx, jobs)
+}
+
+func (s *controlled) showAll(ctx context.Context, jobs []api.Job) error {
+	jobs = listing.Merge(jobs)
 	for i := range jobs {
 		if err := s.showJob(ctx, &jobs[i], true); err != nil {
 			return err

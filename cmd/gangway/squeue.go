@@ -43,6 +43,12 @@ func squeue(ctx context.Context, env *cli.Env, args []string) error {
 	if err != nil {
 		return loading("slurm_load_jobs error", err)
 	}
+	if len(jobs) == 0 && len(q.Query.IDs) == 1 {
+		// One that there is not is an error, one that has ended is not shown.
+		if _, err := client.Job(ctx, q.Query.IDs[0]); err != nil {
+			return loading("slurm_load_jobs error", err)
+		}
+	}
 	v.Now = now
 	return q.Print(env.Stdout, v, q.Select(v, jobs))
 }

@@ -21,6 +21,7 @@ type Acct struct {
 	Script, Environment      bool // -B, --env-vars
 	allocations, noHeader    bool
 	parsable, truncate       bool
+	expand                   bool // --array: waiting tasks one by one
 	trailing                 bool // --parsable ends lines with the delimiter
 	delimiter                string
 	fields                   []acctColumn
@@ -202,7 +203,9 @@ func (r *acctReader) option(name, value string) error {
 			return &slurm.Refusal{Lines: []string{"fatal: Invalid unit type " + value}, Code: 1}
 		}
 		q.Unit = strings.ToUpper(value)[0]
-	case "allclusters", "array", "duplicates", "federation", "local", "verbose", "cluster", "clusters", "use-local-uid", "whole-hetjob":
+	case "array":
+		q.expand = true
+	case "allclusters", "duplicates", "federation", "local", "verbose", "cluster", "clusters", "use-local-uid", "whole-hetjob":
 		// One cluster, all of whose jobs are shown, as they ran last.
 	default:
 		return unsupported(name)
@@ -243,6 +246,7 @@ func (r *acctReader) ids(value string) error {
 			f.step = &step
 		}
 		r.q.steps = append(r.q.steps, f)
+		r.q.expand = r.q.expand || f.job.Tasks != nil
 		if !slices.Contains(r.q.Query.IDs, ids[0].Job) {
 			r.q.Query.IDs = append(r.q.Query.IDs, ids[0].Job)
 		}
@@ -363,6 +367,9 @@ func (q *Acct) Print(w io.Writer, v *View, past []api.Past) error {
 			return err
 		}
 	}
+	if !q.expand {
+		past = gather(past)
+	}
 	for i := range past {
 		p := &past[i]
 		if q.wants(p, nil) {
@@ -382,6 +389,29 @@ func (q *Acct) Print(w io.Writer, v *View, past []api.Past) error {
 		}
 	}
 	return nil
+}
+
+// gather makes one line of the tasks of an array that wait, unless some were asked for.
+func gather(past []api.Past) []api.Past {
+	kept := make([]api.Past, 0, len(past))
+	at := map[job.ID]int{}
+	for i := range past {
+		p := past[i]
+		j := &p.Job
+		if j.State != job.Pending || j.Array == nil || len(p.Steps) > 0 {
+			kept = append(kept, p)
+			continue
+		}
+		task := job.Range{First: j.Array.Task, Last: j.Array.Task, Step: 1}
+		if n, ok := at[j.Array.Job]; ok {
+			kept[n].Job.Waiting = append(kept[n].Job.Waiting, task)
+			continue
+		}
+		at[j.Array.Job] = len(kept)
+		j.Waiting = []job.Range{task}
+		kept = append(kept, p)
+	}
+	return kept
 }
 
 // wants says whether a job, or a step of it, was asked for.

@@ -173,10 +173,10 @@ var acctFields = []acctField{
 		return cpuTime(int64(r.usage().System))
 	}},
 	{"Timelimit", 10, func(_ *View, r *record) string {
-		return r.ofJob(or(map[bool]string{true: "Partition_Limit"}[r.job.Limit == 0], slurm.FormatTime(r.job.Limit)))
+		return r.ofJob(limited(r.job.Limit))
 	}},
 	{"TimelimitRaw", 10, func(_ *View, r *record) string {
-		if r.job.Limit == job.Forever {
+		if r.job.Limit == 0 || r.job.Limit == job.Forever {
 			return r.ofJob("UNLIMITED")
 		}
 		return r.ofJob(strconv.FormatInt(int64(r.job.Limit/job.Minute), 10))

@@ -1,6 +1,8 @@
 package listing
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,13 +33,39 @@ func arrayID(j *api.Job) job.ID {
 // tasks is the list of an array's waiting tasks, with its throttle.
 func (v *View) tasks(j *api.Job) string {
 	text := taskList(j.Waiting)
-	if v.BitstrLen > 0 && len(text) > v.BitstrLen-4 && len(text) >= v.BitstrLen {
+	if v.BitstrLen > 0 && len(text) >= v.BitstrLen {
 		text = text[:max(0, v.BitstrLen-4)] + "..."
 	}
 	if j.Throttle > 0 {
 		text += "%" + strconv.Itoa(j.Throttle)
 	}
 	return text
+}
+
+// Merge makes one of the jobs that are waiting tasks of the same array, as Slurm has it;
+// they may come in several, by why they wait. The first one's reason is kept.
+func Merge(jobs []api.Job) []api.Job {
+	kept := jobs[:0]
+	at := map[job.ID]int{}
+	for i := range jobs {
+		j := jobs[i]
+		if j.Waiting == nil {
+			kept = append(kept, j)
+			continue
+		}
+		array := arrayID(&j)
+		n, ok := at[array]
+		if !ok {
+			at[array] = len(kept)
+			j.ID = array
+			kept = append(kept, j)
+			continue
+		}
+		waiting := slices.Concat(kept[n].Waiting, j.Waiting)
+		slices.SortFunc(waiting, func(a, b job.Range) int { return cmp.Compare(a.First, b.First) })
+		kept[n].Waiting = waiting
+	}
+	return kept
 }
 
 // taskList writes numbers as Slurm does: with a step if all are so far apart, and are

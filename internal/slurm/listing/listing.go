@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/slurm"
 )
 
 // View is who looks, and how.
@@ -64,12 +65,12 @@ func span(d job.Duration) string {
 	return fmt.Sprintf("%d:%02d", minutes, seconds)
 }
 
-// limit is a time limit as squeue and sinfo have it.
-func limit(d job.Duration, forever string) string {
-	if d == job.Forever {
-		return forever
+// limited is a time limit as scontrol and sacct have it; a job without one has 0.
+func limited(d job.Duration) string {
+	if d == 0 {
+		d = job.Forever
 	}
-	return span(d)
+	return slurm.FormatTime(d)
 }
 
 // when is a moment, or none if it is not known.

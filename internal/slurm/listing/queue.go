@@ -357,6 +357,9 @@ func (r *queueReader) sorting() error {
 // Select is what of the answer is to be shown, in its order.
 func (q *Queue) Select(v *View, jobs []api.Job) []api.Job {
 	kept := jobs[:0]
+	if !q.Query.Tasks {
+		jobs = Merge(jobs)
+	}
 	for i := range jobs {
 		j := jobs[i]
 		if tasks, ok := q.tasks[arrayID(&j)]; ok && j.Array != nil || ok && j.Waiting != nil {

@@ -78,7 +78,7 @@ var jobFields = []Field[api.Job]{
 	{Name: "allocnodes", Heading: "ALLOC_NODES", Text: func(_ *View, j *api.Job) string { return null(j.SubmitHost) }},
 	same[api.Job](0, "allocsid", "ALLOC_SID", "0"),
 	same[api.Job](0, "associd", "ASSOC_ID", "0"),
-	{Name: "batchflag", Heading: "BATCH_FLAG", Text: func(_ *View, j *api.Job) string { return bit(j.Command != "") }},
+	{Name: "batchflag", Heading: "BATCH_FLAG", Text: func(_ *View, j *api.Job) string { return bit(j.Batch) }},
 	same[api.Job](0, "burstbuffer", "BURST_BUFFER", "(null)"),
 	same[api.Job](0, "burstbufferstate", "BURST_BUFFER_STATE", "(null)"),
 	{Name: "cluster", Heading: "CLUSTER", Text: func(v *View, _ *api.Job) string { return v.Cluster }},
@@ -172,10 +172,10 @@ func jobEnd(v *View, j *api.Job) string {
 }
 
 func jobLimit(j *api.Job) string {
-	if j.Limit == 0 {
-		return "NOT_SET"
+	if j.Limit == 0 || j.Limit == job.Forever {
+		return "UNLIMITED"
 	}
-	return limit(j.Limit, "UNLIMITED")
+	return span(j.Limit)
 }
 
 // used is how long something has run, by the controller's clock.

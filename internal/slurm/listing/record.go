@@ -28,11 +28,11 @@ func (v *View) JobRecord(w io.Writer, j *api.Job, c *Control) error {
 	add("UserId=%s(%d) GroupId=%s(%d) MCS_label=N/A", v.jobUser(j), j.UID, v.group(j.GID), j.GID)
 	add("Priority=%d Nice=%d Account=%s QOS=%s", j.Priority, j.Nice, null(j.Account), null(j.QOS))
 	add("JobState=%s Reason=%s Dependency=%s", j.State, strings.ReplaceAll(or(j.Reason, "None"), " ", "_"), null(j.Dependency))
-	add("Requeue=%s Restarts=%d BatchFlag=%s Reboot=0 ExitCode=%d:%d", bit(j.Spec != nil && j.Spec.Requeue), j.Restarts, bit(j.Command != ""), j.Exit, j.Signal)
+	add("Requeue=%s Restarts=%d BatchFlag=%s Reboot=0 ExitCode=%d:%d", bit(j.Spec != nil && j.Spec.Requeue), j.Restarts, bit(j.Batch), j.Exit, j.Signal)
 	if c.Details {
 		add("DerivedExitCode=0:0")
 	}
-	add("RunTime=%s TimeLimit=%s TimeMin=%s", slurm.FormatTime(v.used(j.Start, j.End)), slurm.FormatTime(j.Limit), v.timeMin(j))
+	add("RunTime=%s TimeLimit=%s TimeMin=%s", slurm.FormatTime(v.used(j.Start, j.End)), limited(j.Limit), v.timeMin(j))
 	add("SubmitTime=%s EligibleTime=%s", v.when(j.Submit, "Unknown"), v.when(j.Eligible, "Unknown"))
 	add("AccrueTime=%s", v.when(j.Eligible, "Unknown"))
 	add("StartTime=%s EndTime=%s Deadline=%s", v.when(startOf(j), "Unknown"), v.recordEnd(j), v.when(j.Deadline, "N/A"))
@@ -41,7 +41,7 @@ func (v *View) JobRecord(w io.Writer, j *api.Job, c *Control) error {
 	required, excluded := named(j)
 	add("ReqNodeList=%s ExcNodeList=%s", required, excluded)
 	add("NodeList=%s", slurm.Fold(j.NodeList))
-	if first := firstNode(j); first != "" && j.Command != "" {
+	if first := firstNode(j); first != "" && j.Batch {
 		add("BatchHost=%s", first)
 	}
 	add("NumNodes=%s NumCPUs=%d NumTasks=%d CPUs/Task=%d ReqB:S:C:T=0:0:*:*", numNodes(j), j.CPUs, j.Tasks, cpusPerTask(j))
@@ -58,7 +58,7 @@ func (v *View) JobRecord(w io.Writer, j *api.Job, c *Control) error {
 	if j.Comment != "" {
 		add("Comment=%s ", j.Comment)
 	}
-	if j.Command != "" {
+	if j.Batch {
 		add("StdErr=%s", or(j.Error, j.Output))
 		add("StdIn=%s", or(j.Input, "/dev/null"))
 		add("StdOut=%s", j.Output)
@@ -350,7 +350,7 @@ func (v *View) partitionTRES(p *api.Partition, nodes []api.Node) string {
 
 // StepRecord writes a step as "scontrol show step" does.
 func (v *View) StepRecord(w io.Writer, s *Step, c *Control) error {
-	lines := []string{fmt.Sprintf("StepId=%s UserId=%d StartTime=%s TimeLimit=%s", v.ID(s), s.Job.UID, v.when(s.Start, "Unknown"), slurm.FormatTime(s.Job.Limit))}
+	lines := []string{fmt.Sprintf("StepId=%s UserId=%d StartTime=%s TimeLimit=%s", v.ID(s), s.Job.UID, v.when(s.Start, "Unknown"), limited(s.Job.Limit))}
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	add("State=%s Partition=%s NodeList=%s", s.State, s.Job.Partition, slurm.Fold(s.Nodes))
 	add("Nodes=%d CPUs=%d Tasks=%d Name=%s Network=(null)", len(s.Nodes), s.CPUs, s.Tasks, s.Name)
