@@ -2,6 +2,7 @@ package rank
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,8 +22,6 @@ type Options struct {
 	GPUs []string
 	// Cluster is the address of the controller, as the ranks reach it; empty: unknown.
 	Cluster string
-	// Path is a directory that is added to the end of PATH; empty: none.
-	Path string
 	// Marker is a variable that all processes of the step have: NAME=VALUE; empty: none.
 	Marker string
 	// Cwd is where the ranks start, for PWD; empty: unknown, as in a container.
@@ -56,20 +55,10 @@ func New(o Options) (*Env, error) {
 	s.add("SLURMD_NODENAME", e.node.Name)
 	s.number("SLURM_NODEID", o.Node)
 	s.optional("GANGWAY_CLUSTER", o.Cluster)
-	if o.Path != "" {
-		path := e.user["PATH"]
-		if path == "" {
-			path = defaultPath
-		}
-		s.add("PATH", path+":"+o.Path)
-	}
 	s.optional("PWD", o.Cwd)
 	e.common = s.list
 	return e, nil
 }
-
-// defaultPath is what PATH is where the caller has none.
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // isBatch says whether the step is the script of a job, or the shell of an allocation:
 // from these others are started, which inherit what they are told.
@@ -85,9 +74,7 @@ func (e *Env) Rank(local int) ([]string, error) {
 	s.number("SLURM_PROCID", e.node.Ranks[local])
 	s.number("SLURM_LOCALID", local)
 	s.add("SLURM_GTIDS", list(e.node.Ranks))
-	if err := e.torch(s, local); err != nil {
-		return nil, err
-	}
+	e.torch(s, local)
 	if e.Marker != "" {
 		s.list = append(s.list, e.Marker)
 	}
@@ -142,7 +129,16 @@ func ofOtherStep(name string) bool {
 // set gathers variables.
 type set struct{ list []string }
 
-func (s *set) add(name, value string)        { s.list = append(s.list, name+"="+value) }
+// add sets a variable, also where it was set before.
+func (s *set) add(name, value string) {
+	at := slices.IndexFunc(s.list, func(v string) bool { return len(v) > len(name) && v[len(name)] == '=' && v[:len(name)] == name })
+	if at >= 0 {
+		s.list[at] = name + "=" + value
+		return
+	}
+	s.list = append(s.list, name+"="+value)
+}
+
 func (s *set) number(name string, value int) { s.add(name, strconv.Itoa(value)) }
 
 // optional adds what there is.
