@@ -12,7 +12,7 @@ const directive = "#SBATCH"
 // directives sets what the lines of a script say that begin with #SBATCH, up to the first
 // command.
 func (o *Options) directives(table []option, script []byte) error {
-	words, err := scriptOptions(o.scriptName(), script)
+	words, err := ScriptOptions(o.scriptName(), script)
 	if err != nil {
 		return err
 	}
@@ -41,9 +41,11 @@ func (o *Options) scriptName() string {
 	return "stdin"
 }
 
-// scriptOptions splits the directives of a script into words. Quotes and backslashes hold
-// words together, and "#" begins a comment, as Slurm has it: also within a word.
-func scriptOptions(name string, script []byte) (words []string, err error) {
+// ScriptOptions splits the directives of a script into words. Quotes hold words together,
+// a backslash is for the sign behind it, unless that is a space, and "#" begins a comment,
+// also within a word: as Slurm has it.
+// But an empty word is one, after which Slurm forgets the rest of the line.
+func ScriptOptions(name string, script []byte) (words []string, err error) {
 	number := 0
 	for line := range bytes.Lines(script) {
 		number++
@@ -81,32 +83,29 @@ func nextWord(line string) (word, rest string, more bool, err error) {
 	}
 	var b strings.Builder
 	var quote byte
+	escaped := false
 	i := 0
-	for ; i < len(line); i++ {
-		c := line[i]
-		switch {
-		case c == '\\' && i+1 < len(line):
-			i++
-			b.WriteByte(line[i])
-			continue
+	for ; i < len(line) && (quote != 0 || strings.IndexByte(space, line[i]) < 0); i++ {
+		switch c := line[i]; {
+		case escaped:
+			escaped = false
+			b.WriteByte(c)
+		case c == '\\':
+			escaped = true
 		case quote != 0 && c == quote:
 			quote = 0
-			continue
-		case quote != 0:
-		case c == '"' || c == '\'':
+		case quote == 0 && (c == '"' || c == '\''):
 			quote = c
-			continue
-		case c == '#':
+		case quote == 0 && c == '#':
 			return b.String(), "", b.Len() > 0, nil
-		case strings.IndexByte(space, c) >= 0:
-			return b.String(), line[i:], true, nil
+		default:
+			b.WriteByte(c)
 		}
-		b.WriteByte(c)
 	}
 	if quote != 0 {
 		return "", "", false, fmt.Errorf("Unmatched `%c` in [%s]", quote, line)
 	}
-	return b.String(), "", true, nil
+	return b.String(), line[i:], true, nil
 }
 
 func hasDirective(script []byte, word string) bool {

@@ -1,0 +1,321 @@
+package slurm_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/slurm"
+)
+
+// parse reads a command line, without variables.
+func parse(c slurm.Command, args []string, script string, environ map[string]string) (*slurm.Options, error) {
+	return slurm.Parse(c, slurm.Source{
+		Args: args, Now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
+		Getenv: func(name string) string { return environ[name] },
+		Script: func(*slurm.Options) ([]byte, error) { return []byte(script), nil },
+	})
+}
+
+// refusal is what the command would print, and its exit code.
+func refusal(c slurm.Command, err error) (string, int) {
+	var r *slurm.Refusal
+	var u *slurm.UsageError
+	switch {
+	case errors.As(err, &u):
+		return c.String() + ": " + u.Text + "\nTry \"" + c.String() + " --help\" for more information\n", 255
+	case errors.As(err, &r):
+		var b strings.Builder
+		for _, line := range r.Lines {
+			if !r.Plain {
+				b.WriteString(c.String() + ": ")
+			}
+			b.WriteString(line + "\n")
+		}
+		return b.String(), r.Code
+	}
+	return "", 0
+}
+
+// refused are command lines that Slurm's own commands refuse without a controller, and
+// what they say.
+func refused() []struct {
+	c    slurm.Command
+	line string
+	text string
+	code int
+} {
+	return []struct {
+		c    slurm.Command
+		line string
+		text string
+		code int
+	}{
+		{slurm.Sbatch, "--nodes=a", "sbatch: error: \"a\" is not a valid node count\n", 255},
+		{slurm.Sbatch, "-N4x", "sbatch: error: \"4x\" is not a valid node count\n", 255},
+		{slurm.Sbatch, "--nodes=", "sbatch: error: \"\" is not a valid node count\n", 255},
+		{slurm.Sbatch, "--nodes=2-x", "sbatch: error: \"x\" is not a valid node count\n", 255},
+		{slurm.Sbatch, "--nodes=4-2", "sbatch: error: Maximum node count 2 is less than minimum node count 4\n", 255},
+		{slurm.Srun, "-N 2-1 true", "srun: error: Maximum node count 1 is less than minimum node count 2\n", 255},
+		{slurm.Sbatch, "--ntasks=a", "sbatch: error: Invalid numeric value \"a\" for --ntasks.\n", 1},
+		{slurm.Sbatch, "--ntasks=0", "sbatch: error: Invalid numeric value \"0\" for --ntasks.\n", 1},
+		{slurm.Srun, "-n x true", "srun: error: Invalid numeric value \"x\" for --ntasks.\n", 1},
+		{slurm.Sbatch, "-c 0", "sbatch: error: Invalid numeric value \"0\" for --cpus-per-task.\n", 1},
+		{slurm.Sbatch, "--ntasks-per-node=-1", "sbatch: error: Invalid numeric value \"-1\" for --ntasks-per-node.\n", 1},
+		{slurm.Sbatch, "--ntasks-per-gpu=x", "sbatch: error: Invalid numeric value \"x\" for --ntasks-per-gpu.\n", 1},
+		{slurm.Sbatch, "--mem=1.5G", "sbatch: error: Invalid --mem specification\n", 255},
+		{slurm.Sbatch, "--mem=1P", "sbatch: error: Invalid --mem specification\n", 255},
+		{slurm.Sbatch, "--mem=10X", "sbatch: error: Invalid --mem specification\n", 255},
+		{slurm.Sbatch, "--mem=-1", "sbatch: error: Invalid --mem specification\n", 255},
+		{slurm.Sbatch, "--mem=", "sbatch: error: Invalid --mem specification\n", 255},
+		{slurm.Sbatch, "--mem-per-cpu=x", "sbatch: error: Invalid --mem-per-cpu specification\n", 255},
+		{slurm.Salloc, "--mem-per-gpu=x", "salloc: error: Invalid --mem-per-gpu specification\n", 255},
+		{slurm.Sbatch, "--mem=1 --mem-per-cpu=1", "sbatch: fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.\n", 1},
+		{slurm.Sbatch, "--time=1d", "sbatch: error: Invalid --time specification\n", 255},
+		{slurm.Sbatch, "--time=1:2:3:4", "sbatch: error: Invalid --time specification\n", 255},
+		{slurm.Sbatch, "--time-min=x", "sbatch: error: Invalid --time-min specification\n", 255},
+		{slurm.Sbatch, "--begin=foo", "Invalid time specification (pos=0): foo\nsbatch: error: Invalid --begin specification\n", 255},
+		{slurm.Sbatch, "--deadline=foo", "Invalid time specification (pos=0): foo\nsbatch: error: Invalid --deadline specification\n", 255},
+		{slurm.Sbatch, "--signal=FOO@9", "sbatch: error: Invalid --signal specification\n", 255},
+		{slurm.Sbatch, "--signal=USR1@70000", "sbatch: error: Invalid --signal specification\n", 255},
+		{slurm.Sbatch, "--signal=B:", "sbatch: error: Invalid --signal specification\n", 255},
+		{slurm.Sbatch, "--gres=gpu=2", "sbatch: error: Invalid generic resource (gres) specification\n", 1},
+		{slurm.Sbatch, "--gres=gres/gpu:2", "sbatch: error: Invalid generic resource (gres) specification\n", 1},
+		{slurm.Sbatch, "--exclusive=foo", "sbatch: error: Invalid --exclusive specification\n", 255},
+		{slurm.Srun, "--exclusive=foo true", "srun: error: Invalid --exclusive specification\n", 255},
+		{slurm.Sbatch, "--nice=3000000000", "sbatch: error: Invalid --nice value, out of range (+/- 2147483645)\n", 255},
+		{slurm.Sbatch, "--open-mode=x", "sbatch: error: Invalid --open-mode specification\n", 255},
+		{slurm.Sbatch, "--distribution=foo", "sbatch: error: Invalid --distribution specification\n", 255},
+		{slurm.Sbatch, "--hint=foo", "sbatch: error: unrecognized --hint argument \"foo\", see --hint=help\n", 1},
+		{slurm.Sbatch, "--gpu-bind=foo", "sbatch: error: Invalid --gpu-bind argument: gpu:foo\n", 255},
+		{slurm.Sbatch, "--switches=x", "sbatch: error: Invalid numeric value \"x\" for --switches.\n", 1},
+		{slurm.Sbatch, "--threads-per-core=x", "sbatch: error: Invalid numeric value \"x\" for --threads-per-core.\n", 1},
+		{slurm.Sbatch, "--propagate=x", "sbatch: error: Bad rlimit name: x\nsbatch: error: --propagate=x is not valid.\n", 1},
+		{slurm.Sbatch, "--no-kill=x", "sbatch: error: Invalid --no-kill specification\n", 255},
+		{slurm.Sbatch, "--nodefile=/no/such", "sbatch: error: slurm_allocate_resources error opening file /no/such, No such file or directory\nsbatch: error: Invalid --nodefile node file\n", 255},
+		{slurm.Srun, "--jobid=x true", "srun: error: Invalid numeric value \"x\" for --jobid.\n", 1},
+		{slurm.Srun, "--relative=x true", "srun: error: Invalid numeric value \"x\" for --relative.\n", 1},
+		{slurm.Srun, "--wait=x true", "srun: error: Invalid numeric value \"x\" for --wait.\n", 1},
+		{slurm.Srun, "--kill-on-bad-exit=x true", "srun: error: Invalid numeric value \"x\" for --kill-on-bad-exit.\n", 1},
+		{slurm.Srun, "--immediate=x true", "srun: error: Invalid numeric value \"x\" for immediate.\n", 1},
+		{slurm.Srun, "--label=1 true", "srun: option '--label' doesn't allow an argument\nTry \"srun --help\" for more information\n", 255},
+		{slurm.Srun, "--threads=x true", "srun: error: Invalid numeric value \"x\" for --threads.\n", 1},
+		{slurm.Salloc, "--immediate=x", "salloc: error: Invalid numeric value \"x\" for immediate.\n", 1},
+		{slurm.Sbatch, "--zz", "sbatch: unrecognized option '--zz'\nTry \"sbatch --help\" for more information\n", 255},
+		{slurm.Sbatch, "-f", "sbatch: invalid option -- 'f'\nTry \"sbatch --help\" for more information\n", 255},
+		{slurm.Sbatch, "-N", "sbatch: option requires an argument -- 'N'\nTry \"sbatch --help\" for more information\n", 255},
+		{slurm.Sbatch, "--nodes", "sbatch: option '--nodes' requires an argument\nTry \"sbatch --help\" for more information\n", 255},
+		{slurm.Sbatch, "--parsable=x", "sbatch: option '--parsable' doesn't allow an argument\nTry \"sbatch --help\" for more information\n", 255},
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, r := range refused() {
+		args := strings.Fields(r.line)
+		if r.c == slurm.Sbatch {
+			args = append(args, "--wrap=true")
+		}
+		if r.line == "-N" || r.line == "--nodes" {
+			args = args[:1]
+		}
+		_, err := parse(r.c, args, "#!/bin/sh\n", nil)
+		if text, code := refusal(r.c, err); text != r.text || code != r.code {
+			t.Errorf("%s %s: exit %d\n%swant exit %d\n%s", r.c, r.line, code, text, r.code, r.text)
+		}
+	}
+}
+
+// theirs is where Debian's own commands are, with a configuration for which they need no
+// controller. The test is skipped without them.
+func theirs(t *testing.T) string {
+	t.Helper()
+	if _, err := exec.LookPath("/usr/bin/sbatch"); err != nil {
+		t.Skip("needs Slurm's commands in /usr/bin (Debian: slurm-client)")
+	}
+	name := filepath.Join(t.TempDir(), "slurm.conf")
+	conf := "ClusterName=x\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nCredType=cred/none\nGresTypes=gpu\nMessageTimeout=2\n" +
+		"NodeName=n[1-4] Gres=gpu:2 CPUs=4\nPartitionName=p Nodes=ALL Default=YES\n"
+	if err := os.WriteFile(name, []byte(conf), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// run runs one of Debian's commands.
+func run(t *testing.T, conf, name string, args ...string) (stderr string, code int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/usr/bin/"+name, args...)
+	cmd.Args[0] = name
+	cmd.Env = []string{"SLURM_CONF=" + conf, "PATH=/usr/bin:/bin", "HOME=/"}
+	var b strings.Builder
+	cmd.Stderr = &b
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return b.String(), cmd.ProcessState.ExitCode()
+}
+
+// TestRefusedAgainstSlurm: the sentences are those of Debian's commands.
+func TestRefusedAgainstSlurm(t *testing.T) {
+	conf := theirs(t)
+	for _, r := range refused() {
+		args := strings.Fields(r.line)
+		if r.c == slurm.Sbatch && r.line != "-N" && r.line != "--nodes" {
+			args = append(args, "--wrap=true")
+		}
+		text, code := run(t, conf, r.c.String(), args...)
+		if text != r.text || code != r.code {
+			t.Errorf("Slurm's %s %s: exit %d\n%sours is exit %d\n%s", r.c, r.line, code, text, r.code, r.text)
+		}
+	}
+}
+
+// directiveWords runs a script through Debian's sbatch, which says with -vvv what words it
+// found. An option that there is not ends it before it looks for a controller.
+func directiveWords(t *testing.T, conf, script string) []string {
+	name := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(name, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	text, _ := run(t, conf, "sbatch", "-vvv", name)
+	words := []string{}
+	for _, m := range regexp.MustCompile(`(?m)^sbatch: debug2: Found in script, argument "(.*)"$`).FindAllStringSubmatch(text, -1) {
+		words = append(words, m[1])
+	}
+	if m := regexp.MustCompile(`(?m)^sbatch: fatal: .*(line \d+: .*)$`).FindStringSubmatch(text); m != nil {
+		return []string{"!", regexp.MustCompile(`\[\s+`).ReplaceAllString(m[1], "[")}
+	}
+	return words
+}
+
+// TestDirectivesAgainstSlurm: random scripts have the same words as Debian's sbatch finds.
+func TestDirectivesAgainstSlurm(t *testing.T) {
+	conf := theirs(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	parts := []string{"-N4", " ", " ", "\t", `"`, "'", `\`, "#", "a b", "x=1", "##", ":", `\ `, `\#`, "é", "--wrap"}
+	for range 80 {
+		script := "#!/bin/sh\n"
+		for range 1 + r.IntN(4) {
+			switch r.IntN(8) {
+			case 0:
+				script += "# comment\n"
+			case 1:
+				script += "  \n"
+			case 2:
+				script += " #SBATCH -n1\n"
+			case 3:
+				script += "##SBATCH -n1\n"
+			default:
+				script += "#SBATCH" + []string{" ", "\t", ""}[r.IntN(3)]
+				for range r.IntN(7) {
+					script += parts[r.IntN(len(parts))]
+				}
+				script += "\n"
+			}
+		}
+		if r.IntN(4) == 0 {
+			script += "echo\n#SBATCH -n3\n"
+		} else {
+			script += "#SBATCH --zz\n"
+		}
+		want := directiveWords(t, conf, script)
+		got, err := slurm.ScriptOptions("script", []byte(script))
+		if err != nil {
+			_, text, _ := strings.Cut(err.Error(), "script: ")
+			got = []string{"!", text}
+		}
+		if slices.Contains(got, "") {
+			continue // there Slurm forgets the rest of the line
+		}
+		if strings.Join(got, "\n") != strings.Join(want, "\n") {
+			t.Fatalf("%s\n%q; Slurm finds %q", script, got, want)
+		}
+	}
+}
+
+// TestOptions: what command lines mean.
+func TestOptions(t *testing.T) {
+	check := func(name string, ok bool, got any) {
+		t.Helper()
+		if !ok {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	o, err := parse(slurm.Sbatch, strings.Fields("-N2-4 -n8 -c3 --mem=2G --gres=gpu:h100:2 -t 90 -p a,b -x n[1-2] -J name --exclusive --array=0-9:3%2 -d afterok:7,after:8+5 --signal=B:USR1@90 --nice --wrap=x"), "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := o.Job
+	check("nodes", j.MinNodes == 2 && j.MaxNodes == 4 && j.Tasks == 8 && j.CPUsPerTask == 3, j)
+	check("memory", j.Memory == job.Memory{MiB: 2048, Per: job.PerNode}, j.Memory)
+	check("gres", len(j.GRES) == 1 && j.GRES[0] == job.GRESRequest{Name: "gpu", Type: "h100", Count: 2, Per: job.PerNode}, j.GRES)
+	check("time", j.TimeLimit == 90*job.Minute, j.TimeLimit)
+	check("place", strings.Join(j.Partitions, "+") == "a+b" && strings.Join(j.Exclude, "+") == "n1+n2" && j.Exclusive, j)
+	check("array", j.Array.Len() == 4 && j.Array.Throttle == 2, j.Array)
+	check("dependency", len(j.Dependencies.List) == 2 && j.Dependencies.List[1] == job.Dependency{Type: job.After, Job: 8, Delay: 5 * job.Minute}, j.Dependencies)
+	check("signal", o.Program.Signal == "USR1" && o.Program.SignalBatch && o.Program.SignalBefore == 90*job.Second, o.Program)
+	check("nice", j.Nice == 100, j.Nice)
+	check("script", string(o.Program.Script) == "#!/bin/sh\n# This script was created by sbatch --wrap.\n\nx\n", string(o.Program.Script))
+
+	// The command line wins over the environment, and that over the script.
+	script := "#!/bin/sh\n#SBATCH -p script -A script --qos=script --mem=1G\n"
+	o, err = parse(slurm.Sbatch, []string{"-p", "line", "x.sh"}, script, map[string]string{"SBATCH_PARTITION": "variable", "SBATCH_ACCOUNT": "variable", "SBATCH_MEM_PER_CPU": "5"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("precedence", o.Job.Partitions[0] == "line" && o.Job.Account == "variable" && o.Job.QOS == "script", o.Job)
+	check("a variable yields to what excludes it", o.Job.Memory == job.Memory{MiB: 1024, Per: job.PerNode}, o.Job.Memory)
+
+	// In a job srun has what that was asked for.
+	o, err = parse(slurm.Srun, strings.Fields("--overlap -l hostname -N9"), "", map[string]string{"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_NTASKS": "4", "SLURM_UNBUFFEREDIO": "0", "SLURM_LABELIO": "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("step", o.JobID == 7 && o.Job.MinNodes == 2 && o.Job.Tasks == 4 && o.Overlap && o.Program.Label && !o.Program.Unbuffered, o)
+	check("operands", strings.Join(o.Operands, " ") == "hostname -N9", o.Operands)
+
+	// The container's options, as flags.
+	o, err = parse(slurm.Sbatch, strings.Fields("--container-image=b --no-container-mount-home x"), "#!/bin/sh\n#SBATCH --container-image=a --container-mount-home --container-mounts=/x\n", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("container", strings.Join(o.Program.Container, " ") == "--container-mounts=/x --container-image=b --no-container-mount-home=true", o.Program.Container)
+}
+
+// TestNotSupported: what is not carried out is refused by its name, wherever it comes from.
+func TestNotSupported(t *testing.T) {
+	for _, c := range []struct {
+		command slurm.Command
+		args    string
+		script  string
+		environ map[string]string
+		want    string
+	}{
+		{slurm.Sbatch, "--reservation=x s", "#!/bin/sh\n", nil, "--reservation"},
+		{slurm.Sbatch, "s", "#!/bin/sh\n#SBATCH --mail-type=END\n", nil, "--mail-type"},
+		{slurm.Sbatch, "--bb=x s", "#!/bin/sh\n", nil, "--bb"},
+		{slurm.Srun, "--mpi=pmix true", "", nil, "--mpi=pmix"},
+		{slurm.Srun, "true", "", map[string]string{"SLURM_OVERCOMMIT": "1"}, "--overcommit"},
+		{slurm.Salloc, "--x11", "", nil, "--x11"},
+		{slurm.Salloc, "-M other", "", nil, "--clusters=other"},
+	} {
+		_, err := parse(c.command, strings.Fields(c.args), c.script, c.environ)
+		text, code := refusal(c.command, err)
+		if code == 0 || !strings.HasPrefix(text, c.command.String()+": error: "+c.want) || !strings.Contains(text, "not supported") {
+			t.Errorf("%s %s: exit %d %q", c.command, c.args, code, text)
+		}
+	}
+	if _, err := parse(slurm.Sbatch, []string{"--mail-type=NONE", "--mail-type=none", "s"}, "#!/bin/sh\n", nil); err != nil {
+		t.Error(err)
+	}
+}
