@@ -27,50 +27,45 @@ type cluster struct {
 	up    *background
 }
 
-// slurmNames are what gangway is also called.
-func slurmNames() []string {
-	return []string{"sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "sacct", "scontrol"}
-}
-
-// newCluster starts a cluster, and ends it with the test: nothing of it may be left then.
-func newCluster(t *testing.T, args ...string) *cluster {
+// clusterPrograms builds what clusters are of: both programs, and the names of Slurm's
+// commands beside them.
+func clusterPrograms(t *testing.T) string {
 	t.Helper()
-	p := newPerson(t)
-	buildInto(t, p.dir, "gangway", "gangwayd")
-	p.bin = filepath.Join(p.dir, "gangway")
-	for _, name := range slurmNames() {
-		if err := os.Symlink("gangway", filepath.Join(p.dir, name)); err != nil {
+	watchSources(t)
+	dir := publicDir(t)
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir, "../cmd/gangway", "../cmd/gangwayd")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, name := range []string{"sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "sacct", "scontrol"} {
+		if err := os.Symlink("gangway", filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return dir
+}
+
+// newCluster starts a cluster, and ends it with the test: nothing of it may be left then.
+func newCluster(t *testing.T, bin string, args ...string) *cluster {
+	t.Helper()
+	p := newPersonWith(t, filepath.Join(bin, "gangway"))
 	c := &cluster{person: p, state: filepath.Join(p.dir, "home", "state"), args: append([]string{"--nodes", "4"}, args...)}
-	c.start(t)
 	t.Cleanup(func() {
 		if t.Failed() {
 			c.showLogs(t)
 		}
-		c.stop(t)
 		c.wantNothing(t)
 	})
+	c.start(t)
 	return c
-}
-
-// buildInto builds programs as make does, into a directory.
-func buildInto(t *testing.T, dir string, programs ...string) {
-	t.Helper()
-	for _, program := range programs {
-		cmd := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(dir, program), "../cmd/"+program)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-	}
 }
 
 // start starts "gangway up", and waits until it says that it is ready.
 func (c *cluster) start(t *testing.T) {
 	t.Helper()
 	c.up = inBackground(t, c.command("up", append([]string{"--state-dir", c.state}, c.args...)...))
+	t.Cleanup(func() { c.stop(t) })
 	for deadline := time.Now().Add(clusterPatience); !strings.Contains(c.up.out.String(), "is ready"); time.Sleep(5 * time.Millisecond) {
 		if c.up.ended() || time.Now().After(deadline) {
 			c.showLogs(t)
@@ -98,13 +93,13 @@ func (c *cluster) stop(t *testing.T) {
 
 // command is one of the user's programs: gangway, or one of Slurm's names.
 func (c *cluster) command(name string, args ...string) *exec.Cmd {
-	bin := filepath.Join(c.dir, name)
+	bin := filepath.Join(filepath.Dir(c.bin), name)
 	if _, err := os.Lstat(bin); err != nil { // a verb
 		bin, args = c.bin, append([]string{name}, args...)
 	}
 	cmd := exec.Command(bin, args...)
 	cmd.Dir = filepath.Join(c.dir, "home")
-	cmd.Env = append(c.environ(), "PATH="+c.dir+":/usr/local/bin:/usr/bin:/bin")
+	cmd.Env = append(c.environ(), "PATH="+filepath.Dir(c.bin)+":/usr/local/bin:/usr/bin:/bin")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.cred}
 	return cmd
 }

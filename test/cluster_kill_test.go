@@ -14,17 +14,16 @@ import (
 	"time"
 )
 
-// TestClusterKill kills at random, by SIGKILL, the controller, an agent, a step's
+// testClusterKill kills at random, by SIGKILL, the controller, an agent, a step's
 // supervisor, a rank, while jobs are submitted and run. Nothing that was acknowledged is
 // lost, no id is given twice, nothing is started twice, what is not killed itself does not
 // notice, and nothing is left.
-func TestClusterKill(t *testing.T) {
-	t.Parallel()
+func testClusterKill(t *testing.T, bin string) {
 	rounds := 30
 	if os.Getenv("GANGWAY_TEST_LONG") != "" {
 		rounds = 300
 	}
-	c := newCluster(t, "--cpus-per-node", "4")
+	c := newCluster(t, bin, "--cpus-per-node", "4")
 	image := allreduce(t, c.person)
 	k := &clusterKills{cluster: c, stop: make(chan struct{})}
 	script := "echo $SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0} >> starts\n" +

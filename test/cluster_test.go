@@ -57,11 +57,24 @@ func sorted(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestCluster is the path that everything else stands on: a script in the queue, a gang of
-// four nodes, a container on each, all ranks at once, output, accounts.
+// TestCluster runs clusters of real processes beside each other.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, "--gres", "gpu:h100:8", "--cpus-per-node", "8")
+	bin := clusterPrograms(t)
+	for name, test := range map[string]func(*testing.T, string){
+		"path": testClusterPath, "goes on": testClusterGoesOn, "kill": testClusterKill, "torch": testClusterTorch,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, bin)
+		})
+	}
+}
+
+// testClusterPath is the path that everything else stands on: a script in the queue, a
+// gang of four nodes, a container on each, all ranks at once, output, accounts.
+func testClusterPath(t *testing.T, bin string) {
+	c := newCluster(t, bin, "--gres", "gpu:h100:8", "--cpus-per-node", "8")
 	image := pushed(t, c.person)
 	id := c.submit(t, "scontrol show hostnames\nsrun --container-image="+image+" allreduce", "-N4", "-J", "sum", "-o", "out-%j")
 	if got := c.ended(t, id); got != "COMPLETED|0:0" {
@@ -89,11 +102,10 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// TestClusterGoesOn: a second "up" is refused, the cluster that was killed goes on with
+// testClusterGoesOn: a second "up" is refused, the cluster that was killed goes on with
 // what it had, jobs that run do not notice; Ctrl-C ends them, and they start again.
-func TestClusterGoesOn(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
+func testClusterGoesOn(t *testing.T, bin string) {
+	c := newCluster(t, bin)
 	o := outcomeOf(t, c.command("up", "--state-dir", c.state))
 	o.want(t, 125, "", "(?s)another gangway up has it.*process "+fmt.Sprint(c.up.cmd.Process.Pid)+" has run it since.*hint:")
 	o = outcomeOf(t, c.command("up", "--state-dir", c.state+"2", "--name", "state"))

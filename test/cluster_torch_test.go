@@ -11,15 +11,14 @@ import (
 // torchLayout is where test/images/build.sh torch put Debian's PyTorch.
 const torchLayout = "/tmp/img-torch/layout"
 
-// TestClusterTorch runs real torch.distributed, by torchrun as people write it: one on each
+// testClusterTorch runs real torch.distributed, by torchrun as people write it: one on each
 // of four nodes, with rendezvous by c10d without an endpoint and static without a node
 // rank; four that are told to be alone; and two jobs at once.
-func TestClusterTorch(t *testing.T) {
+func testClusterTorch(t *testing.T, bin string) {
 	if _, err := os.Stat(torchLayout); err != nil {
 		t.Skip("needs an image with PyTorch: test/images/build.sh torch " + filepath.Dir(torchLayout))
 	}
-	t.Parallel()
-	c := newCluster(t, "--cpus-per-node", "4")
+	c := newCluster(t, bin, "--cpus-per-node", "4")
 	image := "oci:" + torchLayout + ":1"
 	c.do(t, "image", "pull", "-q", image)
 	program := filepath.Join(c.dir, "home", "sum.py")

@@ -33,7 +33,13 @@ type person struct {
 func newPerson(t *testing.T) *person {
 	t.Helper()
 	watchSources(t)
-	p := &person{dir: publicDir(t), bin: build(t)}
+	return newPersonWith(t, build(t))
+}
+
+// newPersonWith is a person with a gangway that was built before.
+func newPersonWith(t *testing.T, bin string) *person {
+	t.Helper()
+	p := &person{dir: publicDir(t), bin: bin}
 	raw, zipped := writeTar(t, busybox(t))
 	p.base, p.diff = zipped, oci.DigestOf(raw)
 	if os.Geteuid() == 0 {

@@ -240,7 +240,8 @@ func (l life) ending(f *job.Fault, now time.Time) job.StepEnd {
 // nothing else. ours says that end.json has not been written.
 func (l life) finish(end job.StepEnd, ours bool) (life, []any) {
 	if l.fault != nil {
-		end.Fault, ours = l.fault, true
+		// That its ranks were killed is what we did, and no failure of theirs.
+		end.Fault, end.Ranks, ours = l.fault, nil, true
 	}
 	l.phase, l.end = ended, end
 	var do []any

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/wire"
@@ -20,15 +21,19 @@ const maxMessage = 64 << 20
 
 // session keeps one to the controller, for ever.
 func (a *Agent) session(ctx context.Context) {
+	said := ""
 	for pause := 10 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
 		began := time.Now()
 		err := a.oneSession(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		a.Log.Info("session ended", "err", err)
 		if time.Since(began) > time.Second {
-			pause = 10 * time.Millisecond
+			pause, said = 10*time.Millisecond, ""
+		}
+		if why := status.Convert(err).Message(); why != said { // and not each time that it is tried
+			a.Log.Info("session ended", "err", why)
+			said = why
 		}
 		select {
 		case <-ctx.Done():
