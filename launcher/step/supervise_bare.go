@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,8 +76,16 @@ func (b *bare) start(_ context.Context, m *member, e *rank.Env) (process, error)
 		return nil, err
 	}
 	attr := &os.ProcAttr{
-		Dir: b.s.cwd(), Env: environ, Files: m.files.given(),
+		Dir: b.s.cwd(), Env: environ,
 		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	for _, f := range m.files.given() {
+		attr.Files = append(attr.Files, cmp.Or(f, null))
 	}
 	if m.files.terminal {
 		attr.Sys.Setpgid, attr.Sys.Setsid, attr.Sys.Setctty = false, true, true

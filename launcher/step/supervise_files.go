@@ -181,8 +181,8 @@ func (f *rankFiles) read(r *os.File, take func([]byte), kind stdio.Type) {
 	})
 }
 
-// given are the files of the rank.
-func (f *rankFiles) given() []*os.File { return f.child[:] }
+// given are the files of the rank, nil for those that lead nowhere.
+func (f *rankFiles) given() [3]*os.File { return f.child }
 
 // handed closes what only the rank needs, once it has it.
 func (f *rankFiles) handed() {

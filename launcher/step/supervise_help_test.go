@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gangway-hpc/gangway/internal/fsx"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/launcher/control"
@@ -84,6 +86,13 @@ func rankMain(args []string) int {
 					return 9
 				}
 			}
+		case "size": // of the terminal that stdout is, and whether that is this session's
+			size, err := unix.IoctlGetWinsize(1, unix.TIOCGWINSZ)
+			if err != nil {
+				size = &unix.Winsize{}
+			}
+			session, err := unix.IoctlGetInt(1, unix.TIOCGSID)
+			fmt.Println("size", size.Row, size.Col, err == nil && session == os.Getpid())
 		case "sleep":
 			d, _ := time.ParseDuration(value)
 			time.Sleep(d)

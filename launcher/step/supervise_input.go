@@ -22,6 +22,7 @@ type input struct {
 	b       []byte // not written yet
 	got     uint64 // of the whole input, b's end
 	ended   bool
+	begun   bool // the ranks have started
 	closed  bool
 	to      []*pipeEnd
 	taken   uint64
@@ -116,7 +117,7 @@ func (in *input) end(offset uint64) {
 func (in *input) pump() {
 	for {
 		in.mu.Lock()
-		for len(in.b) == 0 && !in.ended && !in.closed {
+		for !in.closed && (!in.begun || len(in.b) == 0 && !in.ended) {
 			in.more.Wait()
 		}
 		b, to := in.b, in.to
@@ -167,6 +168,14 @@ func (in *input) attach(m *member, master *os.File) {
 	in.to = append(in.to, &pipeEnd{m, master})
 }
 
+// begin lets the input go to the ranks.
+func (in *input) begin() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.begun = true
+	in.more.Broadcast()
+}
+
 // close ends the pump.
 func (in *input) close() {
 	in.mu.Lock()
@@ -187,25 +196,20 @@ func (f *rankFiles) openTerminal() error {
 	if len(f.s.spec.Program.Container) > 0 {
 		return nil
 	}
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("make terminal: %w", err)
 	}
-	fd := int(master.Fd())
 	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
 	if err == nil {
 		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
 	}
-	if err != nil {
-		_ = master.Close()
-		return fmt.Errorf("make terminal: %w", err)
+	var slave *os.File
+	if err == nil {
+		slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY, 0)
 	}
-	slave, err := os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
-		_ = master.Close()
-		return fmt.Errorf("make terminal: %w", err)
-	}
-	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
 		return fmt.Errorf("make terminal: %w", err)
 	}
 	f.master = os.NewFile(uintptr(fd), "/dev/ptmx")

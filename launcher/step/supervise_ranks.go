@@ -54,6 +54,7 @@ func (s *supervisor) startRanks(ctx context.Context) {
 		})
 	}
 	wg.Wait()
+	s.input.begin()
 	if err := errors.Join(errs...); err != nil {
 		s.post(failedIn{*asFault(err, "start the step on node "+s.Node)})
 		return

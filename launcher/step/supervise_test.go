@@ -208,6 +208,37 @@ func TestSuperviseInput(t *testing.T) {
 	})
 }
 
+// TestSuperviseTerminal: rank 0 has a terminal of the client's size, in which what is
+// typed is echoed; the end of the input is the sign for it.
+func TestSuperviseTerminal(t *testing.T) {
+	forms(t, func(t *testing.T, spec specFunc, start startFunc) {
+		x := command(spec(2), "cat", "size")
+		x.Program.Terminal = true
+		s := start(t, x)
+		c := s.io(stdio.Hello{Primary: true, Follow: true})
+		if f, err := c.r.Next(); err != nil || f.Type != stdio.Taken {
+			t.Fatalf("%+v, %v", f, err)
+		}
+		// Also before there is a rank.
+		for _, f := range []stdio.Frame{stdio.NewWinSize(33, 77), {Type: stdio.Stdin, Data: []byte("typed\n")}, {Type: stdio.StdinEOF, Offset: 6}} {
+			if err := stdio.Write(c, f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.begin()
+		if end := s.ended(); end.Ranks[0].Exit != 0 || end.Ranks[0].Signal != 0 || end.Ranks[1].Exit != 0 {
+			t.Errorf("%+v", end)
+		}
+		streams, _ := c.output()
+		if got := streams["0.1"]; !strings.HasPrefix(got, "typed\r\n") || !strings.HasSuffix(got, "size 33 77 true\r\n") || strings.Count(got, "typed") != 2 {
+			t.Errorf("%q", got)
+		}
+		if got := streams["1.1"]; got != "size 0 0 false\n" {
+			t.Errorf("rank 1: %q", got)
+		}
+	})
+}
+
 // TestSuperviseBatch: a script has its arguments, its files are named by Slurm's signs and
 // their directories are made; nobody has to fetch anything.
 func TestSuperviseBatch(t *testing.T) {
