@@ -162,10 +162,9 @@ func warn(env *cli.Env, name string, errs []error) {
 	}
 }
 
-// slurmVersion is what programs read that ask for it: a release of Slurm whose behaviour
-// is ours, and who it is really.
+// slurmVersion is what programs read that ask for it.
 func slurmVersion(env *cli.Env) error {
-	_, err := fmt.Fprintln(env.Stdout, "slurm 22.05.8")
+	_, err := fmt.Fprintln(env.Stdout, slurm.VersionText)
 	return err
 }
 

@@ -324,7 +324,7 @@ func (r *acctReader) window() error {
 		if side.text == "" {
 			continue
 		}
-		at, err := pastMoment(side.text, r.now)
+		at, err := ParsePast(side.text, r.now)
 		if err != nil {
 			return &slurm.Refusal{Lines: []string{err.Error()}, Plain: true, Code: 1}
 		}
@@ -342,8 +342,8 @@ func (r *acctReader) window() error {
 	return nil
 }
 
-// pastMoment is a time that is meant to be over: 08:00 is today's.
-func pastMoment(text string, now time.Time) (job.Time, error) {
+// ParsePast reads a moment that is meant to be over: 08:00 is today's.
+func ParsePast(text string, now time.Time) (job.Time, error) {
 	at, err := slurm.ParseMoment(text, now)
 	if err == nil && at > job.Time(now.UnixMilli()) && !strings.ContainsAny(text, "-/.nt") {
 		if day := job.Time(job.Day); at > day {

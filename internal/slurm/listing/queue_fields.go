@@ -21,6 +21,7 @@ func same[T any](letter byte, name, heading, value string) Field[T] {
 var jobFields = []Field[api.Job]{
 	{Letter: 'a', Name: "account", Heading: "ACCOUNT", Text: func(_ *View, j *api.Job) string { return null(j.Account) }},
 	{Letter: 'b', Name: "trespernode", Heading: "TRES_PER_NODE", Text: func(_ *View, j *api.Job) string { return or(tresPerNode(j.GRES), "N/A") }},
+	{Name: "gres", Heading: "GRES", Text: func(_ *View, j *api.Job) string { return or(j.GRES, "N/A") }},
 	{Letter: 'c', Name: "mincpus", Heading: "MIN_CPUS", Text: func(_ *View, j *api.Job) string { return strconv.Itoa(minCPUs(j)) }},
 	same[api.Job]('d', "mintmpdisk", "MIN_TMP_DISK", "0"),
 	{Letter: 'e', Name: "endtime", Heading: "END_TIME", Text: jobEnd},

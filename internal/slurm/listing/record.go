@@ -379,7 +379,7 @@ func (v *View) Config(w io.Writer, p *api.Ping) error {
 		{"GangwayVersion", p.Version},
 		{"KillWait", "30 sec"},
 		{"MinJobAge", "300 sec"},
-		{"SLURM_VERSION", Version},
+		{"SLURM_VERSION", strings.Fields(slurm.VersionText)[1]},
 		{"SlurmctldHost[0]", "localhost"},
 	} {
 		fmt.Fprintf(&b, "%-23s = %s\n", line[0], line[1])
@@ -387,6 +387,3 @@ func (v *View) Config(w io.Writer, p *api.Ping) error {
 	_, err := io.WriteString(w, b.String()+"\n")
 	return err
 }
-
-// Version is the release of Slurm whose texts these are.
-const Version = "22.05.8"

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/slurm"
+	"github.com/gangway-hpc/gangway/internal/slurm/listing"
+)
+
+// at is a moment as package time has it.
+func at(t job.Time) time.Time { return time.UnixMilli(int64(t)) }
+
+// explained is what "gangway explain" prints.
+type explained struct {
+	api.Explanation
+	now job.Time
+}
+
+// Text implements cli.Result.
+func (x explained) Text(w io.Writer) error {
+	fmt.Fprintf(w, "job %v waits (%s): %s\n", x.ID, x.Reason, x.Explanation.Text)
+	if x.AheadCount > 0 {
+		fmt.Fprintf(w, "%s ahead of it: %s\n", plural(x.AheadCount, "job"), ids(x.Ahead, x.AheadCount))
+	}
+	fmt.Fprintf(w, "it needs %s; it could ever run on %d, and start now on %d\n", plural(x.Nodes, "node"), x.Could, x.Fit)
+	if word := expectedWord(x.Expected, x.now); word != "" {
+		fmt.Fprintf(w, "expected to start: %s\n", word)
+	}
+	if x.Basis != "" {
+		fmt.Fprintf(w, "because: %s\n", x.Basis)
+	}
+	if len(x.Constraints) > 0 {
+		fmt.Fprintln(w, "\nwhat stands in its way:")
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "CONSTRAINT\tRULES OUT\tLEAVES\tWHAT")
+		for _, c := range x.Constraints {
+			fmt.Fprintf(t, "%s\t%d\t%d\t%s\n", c.Name, c.Nodes, c.Left, c.Text)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	if len(x.Relaxations) > 0 {
+		fmt.Fprintln(w, "\nwhat would start it sooner:")
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		for _, r := range x.Relaxations {
+			fmt.Fprintf(t, "  %s\t%s\n", r.Text, expectedWord(r.Start, x.now))
+		}
+		return t.Flush()
+	}
+	return nil
+}
+
+// ids lists jobs, and that there are more.
+func ids(list []job.ID, count int) string {
+	var all []string
+	for _, id := range list {
+		all = append(all, id.String())
+	}
+	if count > len(list) {
+		all = append(all, "...")
+	}
+	return strings.Join(all, ", ")
+}
+
+func explainVerb(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain JOB",
+		Short: "say why a job waits, when it will start, and what would start it sooner",
+		Long: `Say why a job waits: everything that stands in its way, with how many nodes each thing
+rules out; which jobs come first; when it is expected to start, and what that rests on;
+and the smallest changes that would start it sooner, each of which was tried.`,
+		Example:    "gangway explain 12\ngangway explain --json 12_3",
+		SuggestFor: []string{"why"},
+	}
+	out := cli.NewReporter(env, cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return withCluster(env, func(c *api.Client) error {
+			x, err := c.Explain(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return out.Print(explained{x, nowOf(env)})
+		})
+	}
+	return cmd
+}
+
+// planned is what "gangway plan" prints.
+type planned struct {
+	Changes []api.PlanChange `json:"changes"`
+	Now     job.Time         `json:"now"`
+	names   map[job.ID]string
+}
+
+// Text implements cli.Result.
+func (p planned) Text(w io.Writer) error {
+	if len(p.Changes) == 0 {
+		_, err := fmt.Fprintln(w, "no job would start at another time")
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "JOB\tNAME\tSTARTS\tWOULD START\tCHANGE")
+	for _, c := range p.Changes {
+		id, name := c.ID.String(), p.names[c.ID]
+		if c.ID == 0 {
+			id, name = "-", "what you asked about"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", id, shorten(name, 24), planWord(c.Was, p.Now), planWord(c.Now, p.Now), changeWord(&c))
+	}
+	return t.Flush()
+}
+
+func planWord(t, now job.Time) string {
+	switch {
+	case t == 0:
+		return "-"
+	case t == job.Never:
+		return "never"
+	case t <= now:
+		return "now"
+	}
+	return clock(t, now)
+}
+
+func changeWord(c *api.PlanChange) string {
+	switch {
+	case c.Was == 0:
+		return "-"
+	case c.Now == job.Never:
+		return "could not run"
+	case c.Was == job.Never:
+		return "could run"
+	case c.Now > c.Was:
+		return shortSpan(c.Now.Sub(c.Was)) + " later"
+	}
+	return shortSpan(c.Was.Sub(c.Now)) + " sooner"
+}
+
+func planVerb(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "plan [SCRIPT]",
+		Short: "say what a job, a drain or a cancellation would change",
+		Long: `Say which jobs would start at another time if a job was submitted (SCRIPT, or options of
+sbatch), nodes were drained, or jobs cancelled. Nothing is changed: it is tried on a copy.`,
+		Example:    "gangway plan --nodes 4 --gres gpu:8 --time 2:00:00\ngangway plan --drain n[1-2]\ngangway plan --cancel 12",
+		SuggestFor: []string{"whatif", "dry-run"},
+	}
+	out := cli.NewReporter(env, cmd)
+	var drain, cancel []string
+	cmd.Flags().StringArrayVar(&drain, "drain", nil, "if these `nodes` were drained")
+	cmd.Flags().StringArrayVar(&cancel, "cancel", nil, "if these `jobs` were cancelled")
+	options := addChoices(cmd.Flags(), slurm.Sbatch, "test-only")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		r, err := planRequest(env, options, drain, cancel, args)
+		if err != nil {
+			return err
+		}
+		return withCluster(env, func(c *api.Client) error {
+			page, err := c.Plan(cmd.Context(), r)
+			if err != nil {
+				return err
+			}
+			jobs, now, err := allJobs(cmd.Context(), c, &api.Query{Tasks: true})
+			if err != nil {
+				return err
+			}
+			p := planned{Changes: notNil(page.Items), Now: cmp.Or(page.Now, now), names: map[job.ID]string{}}
+			for i := range jobs {
+				p.names[jobs[i].ID] = jobs[i].Name
+			}
+			slices.SortStableFunc(p.Changes, func(a, b api.PlanChange) int { return cmp.Compare(a.ID, b.ID) })
+			return out.Print(p)
+		})
+	}
+	return cmd
+}
+
+func planRequest(env *cli.Env, options *choices, drain, cancel, args []string) (r *api.PlanRequest, err error) {
+	r = &api.PlanRequest{}
+	if r.Drain, err = expandAll(drain); err != nil {
+		return nil, err
+	}
+	for _, text := range cancel {
+		list, err := listing.ParseJobIDs(text)
+		if err != nil {
+			return nil, fault.Usage(fmt.Errorf("%q is not a job", text), "gangway plan --cancel 12")
+		}
+		for _, id := range list {
+			r.Cancel = append(r.Cancel, id.Job)
+		}
+	}
+	if len(args) == 0 && len(options.all) == 0 {
+		if r.Drain == nil && r.Cancel == nil {
+			return nil, fault.Usage(errors.New("plan: nothing to try"), "gangway plan SCRIPT, --drain NODES or --cancel JOB")
+		}
+		return r, nil
+	}
+	script := func(o *slurm.Options) ([]byte, error) {
+		if len(o.Operands) == 0 {
+			return []byte("#!/bin/sh\n"), nil
+		}
+		b, _, err := readScript(env, o.Operands)
+		return b, err
+	}
+	o, err := options.parse(env, args, script)
+	if err != nil {
+		return nil, err
+	}
+	r.Submit = &o.Job
+	return r, nil
+}
