@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/store"
@@ -58,6 +59,7 @@ func (c *core) accountPending(id job.ID) {
 func (c *core) accountStep(r *run, st *step) {
 	v := c.stepView(r, st, true)
 	for i := range v.Ends {
+		v.Ends[i].Ranks = slices.Clone(v.Ends[i].Ranks)
 		for k := range v.Ends[i].Ranks {
 			v.Ends[i].Ranks[k].Tail = nil // the first one that failed is kept
 		}

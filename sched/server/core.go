@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/api"
@@ -31,6 +32,7 @@ type core struct {
 	watch     watchers
 	meter     *meter
 	seq       uint64          // of events that were made
+	saving    sync.Mutex      // while a snapshot is written
 	saved     uint64          // of the latest snapshot
 	stopped   <-chan struct{} // closed when the core has ended
 }
@@ -201,16 +203,19 @@ func (c *core) decided(e job.Event) {
 	case job.Killed:
 		lost = c.runs[e.ID]
 	}
+	if lost != nil {
+		lost.now.lost = sortedSteps(lost.Steps)
+	}
 	c.emit(e)
 	switch e := e.(type) {
 	case job.Started:
 		c.touch(e.ID)
 	case job.Requeued:
-		c.lostRun(lost, fate{State: job.NodeFailed, Fault: &job.Fault{What: e.Cause}})
+		c.lostRun(lost)
 		c.touch(e.ID)
 	case job.Killed:
 		if lost != nil {
-			c.lostRun(lost, fate{State: e.State, Fault: &job.Fault{What: e.Cause}})
+			c.lostRun(lost)
 		} else {
 			c.accountPending(e.ID)
 		}

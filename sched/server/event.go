@@ -47,6 +47,17 @@ type (
 		ID   job.ID
 		Fate fate
 	}
+	// jobFate is what became of a job that did not run, where its state does not say it.
+	jobFate struct {
+		At   job.Time
+		ID   job.ID
+		Fate fate
+	}
+	// jobHeld is that somebody holds an allocation: it ends when nobody does any more.
+	jobHeld struct {
+		At job.Time
+		ID job.ID
+	}
 	// nodeCleaned is that nothing is left on a node of a job that lost it.
 	nodeCleaned struct {
 		At   job.Time
@@ -126,6 +137,10 @@ func kindOf(e any) string {
 		return "JobEnding"
 	case nodeCleaned:
 		return "NodeCleaned"
+	case jobFate:
+		return "JobFate"
+	case jobHeld:
+		return "JobHeld"
 	case job.Configured:
 		return "Configured"
 	case job.NodeSet:
@@ -213,6 +228,10 @@ func decodeAs(kind string, v []byte) (any, error) {
 		return valueOf[jobEnding](v)
 	case "NodeCleaned":
 		return valueOf[nodeCleaned](v)
+	case "JobFate":
+		return valueOf[jobFate](v)
+	case "JobHeld":
+		return valueOf[jobHeld](v)
 	case "Configured":
 		return valueOf[job.Configured](v)
 	case "NodeSet":

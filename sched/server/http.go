@@ -263,6 +263,9 @@ func (s *Server) holdStream(w http.ResponseWriter, r *http.Request) (any, error)
 				h = &holding{}
 				c.holders[id] = h
 			}
+			if !c.held[id] {
+				c.emit(jobHeld{At: c.now, ID: id})
+			}
 			h.count, h.gone = h.count+1, 0
 		}
 		return id, err

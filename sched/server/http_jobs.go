@@ -192,7 +192,7 @@ func (c *core) cancel(id job.ID, why *job.Fault) error {
 	}
 	if r == nil {
 		if why != nil {
-			c.fates[id] = &fate{State: job.CancelledState, Fault: why}
+			c.emit(jobFate{At: c.now, ID: id, Fate: fate{State: job.CancelledState, Fault: why}})
 		}
 		c.accountPending(id)
 	} else if r.Fate == nil {
@@ -395,7 +395,7 @@ func (c *core) jobs(q *api.Query, states []job.State) (api.Page[*api.Job], error
 			continue
 		}
 		if v.Array != 0 && v.State == job.Pending && !q.Tasks {
-			if first := shown[v.Array]; first != nil && first.Reason == v.Reason && first.Held == (v.Priority == 0) {
+			if first := shown[v.Array]; first != nil && first.Held == (v.Priority == 0) {
 				first.Waiting = addTask(first.Waiting, v.Task)
 				continue
 			}

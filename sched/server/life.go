@@ -23,6 +23,7 @@ type present struct {
 	releasing bool     // its nodes were told to clean up
 	cleanBy   job.Time // then the nodes are given on anyway
 	waiting   []*stepWait
+	lost      []job.StepID // steps that ran when it lost a node
 }
 
 // holding is who holds allocations.
@@ -38,7 +39,9 @@ func (c *core) drive(r *run) {
 		return
 	}
 	for _, id := range sortedSteps(r.Steps) {
-		c.driveStep(r, r.Steps[id])
+		if st := r.Steps[id]; st != nil {
+			c.driveStep(r, st)
+		}
 	}
 	if r.Fate == nil {
 		c.driveLimits(r)
@@ -191,7 +194,7 @@ func (c *core) exclude(id job.ID, f *fate) {
 	}
 	last := *f
 	last.Requeue, last.State = false, job.Failed
-	c.fates[id] = &last
+	c.emit(jobFate{At: c.now, ID: id, Fate: last})
 	c.accountPending(id)
 }
 
@@ -203,27 +206,21 @@ func (f *fate) code() int {
 	return f.Exit
 }
 
-// lostRun is a run that the scheduler has ended because of its nodes: what is left of it
-// is cleaned before anything else starts there.
-func (c *core) lostRun(r *run, f fate) {
+// lostRun sees to a run that the scheduler has ended because of its nodes: what is left of
+// it is cleaned before anything else starts there.
+func (c *core) lostRun(r *run) {
 	if r == nil {
 		return
-	}
-	if r.Fate == nil {
-		r.Fate = &f
 	}
 	for _, w := range r.now.waiting {
 		w.answer(nil, &api.Error{What: fmt.Sprintf("job %v has lost a node", r.Of.Job), Kind: "NODE_FAIL"})
 	}
-	for _, st := range r.Steps {
-		if st.Result == nil {
-			st.Result = &result{State: r.Fate.State, Fault: r.Fate.Fault, Start: st.Begun, End: c.now, Exit: 125}
+	for _, st := range r.Done {
+		if slices.Contains(r.now.lost, st.Spec.Key.Step) {
 			c.accountStep(r, st)
 			c.watch.step(r, st)
-			r.Done = append(r.Done, st)
 		}
 	}
-	clear(r.Steps)
 	c.account(r, *r.Fate)
 	for i := range r.Alloc.Nodes {
 		c.sendRelease(r.Alloc.Nodes[i].Node, r.Of)

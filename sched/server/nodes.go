@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -238,16 +239,13 @@ func (c *core) setImages(name string, images []string) {
 	c.nodes[name].images = images
 }
 
+// lostAfter is how long a node may be silent until what ran there is lost.
+func (c *core) lostAfter() job.Duration { return cmp.Or(c.opts.Cluster.LostAfter, 60*job.Second) }
+
 // tickNodes sees which nodes have been silent for too long, and repeats what has to be
 // cleaned.
 func (c *core) tickNodes() {
-	suspect, lost := c.opts.Cluster.SuspectAfter, c.opts.Cluster.LostAfter
-	if suspect == 0 {
-		suspect = 5 * job.Second
-	}
-	if lost == 0 {
-		lost = 60 * job.Second
-	}
+	suspect, lost := cmp.Or(c.opts.Cluster.SuspectAfter, 5*job.Second), c.lostAfter()
 	for name, n := range c.nodes {
 		if n.state&(job.NodeDown|job.NodeUnknown|job.NodeFuture) != 0 {
 			continue

@@ -19,6 +19,7 @@ type saved struct {
 	Runs  []*run
 	Once  map[string]job.ID
 	Fates map[job.ID]*fate
+	Held  map[job.ID]bool
 	Dirty map[string][]attempt
 	Past  []*run
 	Last  job.ID
@@ -71,7 +72,10 @@ func (c *core) load(data []byte) error {
 	}
 	c.state = state{
 		sched: s, subs: v.Subs, runs: map[job.ID]*run{}, once: v.Once, fates: v.Fates, dirty: v.Dirty, past: v.Past, last: v.Last,
-		known: v.Known, parts: v.Parts,
+		known: v.Known, parts: v.Parts, held: v.Held,
+	}
+	if c.held == nil {
+		c.held = map[job.ID]bool{}
 	}
 	if c.once == nil {
 		c.once = map[string]job.ID{}
@@ -98,7 +102,7 @@ func (c *core) load(data []byte) error {
 
 // dump writes a snapshot of the state.
 func (c *core) dump() ([]byte, error) {
-	v := saved{Subs: c.subs, Once: c.once, Fates: c.fates, Dirty: c.dirty, Last: c.last, Known: c.known, Parts: c.parts}
+	v := saved{Subs: c.subs, Once: c.once, Fates: c.fates, Held: c.held, Dirty: c.dirty, Last: c.last, Known: c.known, Parts: c.parts}
 	short := func(r *run) *run {
 		c := *r
 		c.Facts, c.now = nil, present{}
@@ -130,14 +134,22 @@ func (c *core) snapshot() {
 	seq := c.seq
 	c.saved = seq
 	c.after(func() {
-		if err := c.store.SaveSnapshot(seq, data); err != nil {
-			c.log.Error("save snapshot", "err", err)
+		if !c.saving.TryLock() {
+			return // the one before is still being written
 		}
+		go func() {
+			defer c.saving.Unlock()
+			if err := c.store.SaveSnapshot(seq, data); err != nil {
+				c.log.Error("save snapshot", "err", err)
+			}
+		}()
 	})
 }
 
 // saveNow saves a snapshot when the core and the committer have ended.
 func (c *core) saveNow() {
+	c.saving.Lock()
+	defer c.saving.Unlock()
 	if c.seq == c.saved || c.commit.broken.Load() {
 		return
 	}
@@ -194,9 +206,14 @@ func (c *core) declare(cluster *job.Cluster) error {
 	}
 	for _, r := range c.runs {
 		c.touched[r.Of.Job] = true
-		if r.Facts != nil && r.Facts.Program == nil {
-			c.holders[r.Of.Job] = &holding{gone: c.now} // its holder comes back, or it ends
+		for _, st := range r.Steps {
+			if st.Gang.Starting { // its nodes have to come back first
+				st.Gang.deadline = c.now.Add(c.lostAfter() + startSpan)
+			}
 		}
+	}
+	for id := range c.held {
+		c.holders[id] = &holding{gone: c.now} // its holder comes back, or it ends
 	}
 	return nil
 }

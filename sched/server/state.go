@@ -19,6 +19,7 @@ type state struct {
 	runs  map[job.ID]*run
 	once  map[string]job.ID
 	fates map[job.ID]*fate // of jobs that have ended, where there is more to say than a state and an exit code
+	held  map[job.ID]bool  // allocations that somebody holds, or held last
 	// dirty are the attempts of which something may be left on a node.
 	dirty map[string][]attempt
 	// past are the latest runs that have ended.
@@ -84,7 +85,7 @@ type want struct{ Request api.StepRequest }
 func newState() *state {
 	return &state{
 		sched: sched.New(), runs: map[job.ID]*run{}, once: map[string]job.ID{}, fates: map[job.ID]*fate{},
-		dirty: map[string][]attempt{},
+		dirty: map[string][]attempt{}, held: map[job.ID]bool{},
 	}
 }
 
@@ -130,18 +131,23 @@ func (s *state) follow(e any) error {
 		s.over(e.ID, true)
 	case job.Cancelled:
 		if s.runs[e.ID] == nil {
+			delete(s.held, e.ID)
 			s.recent = append(s.recent, recentEnd{e.ID, e.At})
 		}
 	case job.Requeue:
 		s.over(e.ID, true)
 	case job.Requeued:
-		s.over(e.ID, false)
+		s.lost(e.ID, e.At, fate{State: job.NodeFailed, Requeue: true, Fault: &job.Fault{What: e.Cause}})
 	case job.Killed:
 		s.recent = append(s.recent, recentEnd{e.ID, e.At})
-		if r := s.runs[e.ID]; r != nil && r.Fate == nil || r == nil {
-			s.fates[e.ID] = &fate{State: e.State, Fault: &job.Fault{What: e.Cause}}
-		}
-		s.over(e.ID, false)
+		f := fate{State: e.State, Fault: &job.Fault{What: e.Cause}}
+		s.fates[e.ID] = &f
+		delete(s.held, e.ID)
+		s.lost(e.ID, e.At, f)
+	case jobFate:
+		s.fates[e.ID] = &e.Fate
+	case jobHeld:
+		s.held[e.ID] = true
 	case jobEnding:
 		if r := s.runs[e.ID]; r != nil {
 			r.Fate = &e.Fate
@@ -230,6 +236,24 @@ func (s *state) partition(name string) *job.Partition {
 	return nil
 }
 
+// lost ends a run that the scheduler has ended, with the steps that it has.
+func (s *state) lost(id job.ID, at job.Time, f fate) {
+	r := s.runs[id]
+	if r == nil {
+		return
+	}
+	if r.Fate == nil {
+		r.Fate = &f
+	}
+	for _, id := range sortedSteps(r.Steps) {
+		st := r.Steps[id]
+		st.Result = &result{State: r.Fate.State, Fault: r.Fate.Fault, Start: st.Begun, End: at, Exit: 125}
+		r.Done = append(r.Done, st)
+	}
+	clear(r.Steps)
+	s.over(id, false)
+}
+
 // over ends the run of a job. Where it is not clean its nodes have to be cleaned before
 // others start there.
 func (s *state) over(id job.ID, clean bool) {
@@ -238,6 +262,7 @@ func (s *state) over(id job.ID, clean bool) {
 		return
 	}
 	delete(s.runs, id)
+	delete(s.held, id)
 	if r.Fate != nil && !r.Fate.Requeue {
 		s.fates[id] = r.Fate
 	}

@@ -149,11 +149,11 @@ func (c *core) heard(node string, k *wire.StepKey, f func(*step, *gangNode)) {
 	if n == nil || n.Phase == ended {
 		return
 	}
-	before := *n
+	before, starting := n.Phase, st.Gang.Starting
 	f(st, n)
 	r := c.runs[key.Job]
-	if before.Phase == n.Phase {
-		c.act(r, st, st.Gang.again(n)) // it said so before: our answer may have been lost
+	if before == n.Phase || starting {
+		c.act(r, st, st.Gang.again(n)) // what we said to that may have been lost
 	}
 	c.driveStep(r, st)
 	c.touch(key.Job)

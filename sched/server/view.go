@@ -47,6 +47,9 @@ func (c *core) viewOf(v *sched.JobView) *api.Job {
 	if v.State == job.Pending && j.Partition == "" {
 		j.Partition = c.defaultPartition()
 	}
+	if p.TimeLimit == 0 && !c.limited(j.Partition) {
+		j.Limit = 0 // the scheduler plans with a long one
+	}
 	if sub := c.submission(v.ID); sub != nil {
 		c.fillFacts(j, sub.Facts)
 	}
@@ -70,6 +73,12 @@ func (c *core) limitOf(p *job.Spec) job.Duration {
 		return part.DefaultTime
 	}
 	return 0
+}
+
+// limited says whether a partition has a time limit for jobs that have none.
+func (c *core) limited(name string) bool {
+	p := c.partition(name)
+	return p != nil && (p.DefaultTime > 0 || p.MaxTime > 0) || c.opts.Cluster.Config.DefaultLimit > 0
 }
 
 func (c *core) defaultPartition() string {
@@ -99,6 +108,7 @@ func fillShares(j *api.Job, a *job.Allocation) {
 func (c *core) fillFacts(j *api.Job, f *facts) {
 	j.GID, j.Comment, j.Dependency, j.SubmitHost, j.Command = f.GID, f.Comment, f.Dependency, f.SubmitHost, f.Command
 	if p := f.Program; p != nil {
+		j.Batch = true
 		j.Cwd, j.Input, j.Output, j.Error = string(p.Cwd), p.Input, p.Output, p.Error
 		for _, flag := range p.Container {
 			if image, ok := strings.CutPrefix(flag, "--image="); ok {
@@ -114,8 +124,12 @@ func (c *core) fillFacts(j *api.Job, f *facts) {
 
 // fillRun is what a run adds to a view.
 func (c *core) fillRun(j *api.Job, r *run) {
+	limit := j.Limit
 	fillShares(j, &r.Alloc)
-	j.Start, j.Attempt, j.End = r.Start, r.Of.Attempt, r.Start.Add(r.Alloc.Limit)
+	if limit == 0 {
+		j.Limit = 0
+	}
+	j.Start, j.Attempt, j.End = r.Start, r.Of.Attempt, 0
 	if r.Fate != nil {
 		f := r.Fate
 		j.State, j.Phase = job.Completing, "ending"

@@ -1,0 +1,528 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/store"
+	"github.com/gangway-hpc/gangway/internal/wire"
+)
+
+// world is a controller with agents that only pretend: they say over real sockets what
+// agents say, and run nothing.
+type world struct {
+	t       testing.TB
+	dir     string
+	cluster *job.Cluster
+	store   *faultyStore
+	server  *Server
+	stop    func()
+	agents  map[string]*fakeAgent
+	client  *http.Client
+	every   int // events between snapshots
+}
+
+// faultyStore refuses batches while it is told to.
+type faultyStore struct {
+	store.Store
+	mu  sync.Mutex
+	err error
+}
+
+func (f *faultyStore) Append(b *store.Batch) (uint64, error) {
+	f.mu.Lock()
+	err := f.err
+	f.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	return f.Store.Append(b)
+}
+
+func (f *faultyStore) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+func newWorld(t testing.TB, nodes int) *world {
+	w := &world{t: t, dir: t.TempDir(), agents: map[string]*fakeAgent{}, cluster: &job.Cluster{Name: "test", Declared: true}}
+	part := job.Partition{Name: "main", Default: true}
+	for i := range nodes {
+		name := fmt.Sprintf("n%d", i+1)
+		w.cluster.Nodes = append(w.cluster.Nodes, job.Node{
+			Name: name, Sockets: 1, CoresPerSocket: 8, ThreadsPerCore: 1, Addr: "127.0.0.1", GRES: []job.GRES{{Name: "gpu", Type: "h100", Count: 8}},
+		})
+		part.Nodes = append(part.Nodes, name)
+	}
+	w.cluster.Partitions = []job.Partition{part}
+	w.start()
+	t.Cleanup(func() {
+		w.stop()
+		for _, a := range w.agents {
+			a.close()
+		}
+	})
+	for _, n := range w.cluster.Nodes {
+		w.agents[n.Name] = newFakeAgent(w, n)
+	}
+	w.until("all nodes are idle", func() bool {
+		var page api.Page[api.Node]
+		w.get("/v1/nodes", &page)
+		return !slices.ContainsFunc(page.Items, func(n api.Node) bool { return n.StateText != "idle" })
+	})
+	return w
+}
+
+func (w *world) sockets() (public, daemons string) {
+	return filepath.Join(w.dir, "c.sock"), filepath.Join(w.dir, "w.sock")
+}
+
+// start opens the store, and starts a controller on it.
+func (w *world) start() {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	db, err := store.Open(ctx, filepath.Join(w.dir, "db"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.store = &faultyStore{Store: db}
+	log := slog.New(slog.NewTextHandler(testLog{w.t}, nil))
+	public, daemons := w.sockets()
+	w.server, err = New(ctx, Options{Cluster: w.cluster, Store: w.store, Log: log, Version: "test", Address: "unix:" + public, SnapshotEvery: w.every})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var listeners []net.Listener
+	for _, path := range []string{public, daemons} {
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		listeners = append(listeners, l)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- w.server.Serve(ctx, listeners[0], listeners[1]) }()
+	w.client = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", public)
+	}}}
+	var once sync.Once
+	w.stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-ended; err != nil && !store.IsFenced(err) {
+				w.t.Errorf("serve: %v", err)
+			}
+			w.client.CloseIdleConnections()
+			_ = db.Close()
+		})
+	}
+}
+
+// crash ends the controller as a crash does: nothing is saved that was not durable. Its
+// store goes on to take nothing, as after a kill.
+func (w *world) crash() {
+	w.t.Helper()
+	w.store.fail(fmt.Errorf("crashed: %w", store.ErrFenced))
+	w.server.core.commit.broken.Store(true)
+	w.server.cancel()
+	<-w.server.stopped
+	w.stop()
+}
+
+func (w *world) restart() {
+	w.t.Helper()
+	w.crash()
+	w.start()
+}
+
+type testLog struct{ t testing.TB }
+
+func (l testLog) Write(b []byte) (int, error) {
+	if testing.Verbose() {
+		fmt.Printf("%s %s", l.t.Name(), b)
+	}
+	return len(b), nil
+}
+
+// call makes a request and decodes the answer; a refusal comes back as an error.
+func (w *world) call(method, path string, in, out any) error {
+	b, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequest(method, "http://c"+path, bytes.NewReader(b))
+	if err != nil {
+		return err
+	}
+	resp, err := w.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	all, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode >= 300 {
+		var e api.Error
+		if err := json.Unmarshal(all, &e); err != nil || e.What == "" {
+			return fmt.Errorf("%s: %s", resp.Status, all)
+		}
+		return &e
+	}
+	if out != nil {
+		return json.Unmarshal(all, out)
+	}
+	return nil
+}
+
+func (w *world) get(path string, out any) {
+	w.t.Helper()
+	if err := w.call("GET", path, nil, out); err != nil {
+		w.t.Fatalf("GET %s: %v", path, err)
+	}
+}
+
+func (w *world) do(method, path string, in, out any) {
+	w.t.Helper()
+	if err := w.call(method, path, in, out); err != nil {
+		w.t.Fatalf("%s %s: %v", method, path, err)
+	}
+}
+
+// submit submits a script for some nodes.
+func (w *world) submit(nodes int, edit func(*api.Submit)) job.ID {
+	w.t.Helper()
+	q := api.Submit{
+		Spec:    job.Spec{Name: "t", MinNodes: nodes, Partitions: []string{"main"}, TimeLimit: job.Hour, CPUsPerTask: 1},
+		Program: &job.Program{Script: []byte("#!/bin/sh\ntrue\n"), Args: [][]byte{[]byte("t.sh")}, Environ: [][]byte{[]byte("A=b")}},
+	}
+	if edit != nil {
+		edit(&q)
+	}
+	var a api.Submitted
+	w.do("POST", "/v1/jobs", &q, &a)
+	return a.ID
+}
+
+func (w *world) job(id job.ID) *api.Job {
+	w.t.Helper()
+	var j api.Job
+	w.get("/v1/jobs/"+id.String(), &j)
+	return &j
+}
+
+func (w *world) waitState(id job.ID, want job.State) *api.Job {
+	w.t.Helper()
+	var j *api.Job
+	w.until(fmt.Sprintf("job %v is %v", id, want), func() bool {
+		j = w.job(id)
+		return j.State == want
+	})
+	return j
+}
+
+// until waits for something, for a while.
+func (w *world) until(what string, f func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatalf("after 20 s it is still not so that %s", what)
+		}
+	}
+}
+
+// fakeAgent says what an agent says. What it says to a prepare, and when steps end, is up to
+// the test.
+type fakeAgent struct {
+	w    *world
+	node job.Node
+	stop context.CancelFunc
+	done chan struct{}
+
+	mu       sync.Mutex
+	paused   bool // it has no session and makes none
+	cut      context.CancelFunc
+	send     func(*wire.AgentMessage)
+	steps    map[job.StepKey]*fakeStep
+	starts   map[job.StepKey]int // how often each was really started
+	releases []attempt
+	script   func(*job.StepSpec) fakeStep // of steps to come
+	dirty    bool                         // it does not say that it is clean
+}
+
+// fakeStep is a step on a node, and what becomes of it.
+type fakeStep struct {
+	spec    job.StepSpec
+	phase   wire.StepState_Phase
+	fault   *job.Fault    // of the prepare
+	hang    bool          // in the prepare
+	runs    time.Duration // how long; 0: until it is told to end
+	at      time.Duration // how long the prepare takes
+	exit    int
+	signals []int
+	end     *job.StepEnd
+}
+
+func newFakeAgent(w *world, n job.Node) *fakeAgent {
+	ctx, cancel := context.WithCancel(context.Background())
+	a := &fakeAgent{
+		w: w, node: n, stop: cancel, done: make(chan struct{}), steps: map[job.StepKey]*fakeStep{}, starts: map[job.StepKey]int{},
+		script: func(*job.StepSpec) fakeStep { return fakeStep{runs: time.Millisecond} },
+	}
+	go func() {
+		defer close(a.done)
+		for ctx.Err() == nil {
+			a.mu.Lock()
+			paused := a.paused
+			a.mu.Unlock()
+			if !paused {
+				_ = a.session(ctx)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}()
+	return a
+}
+
+func (a *fakeAgent) close() {
+	a.stop()
+	<-a.done
+}
+
+// pause cuts the agent off, or lets it come back.
+func (a *fakeAgent) pause(on bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.paused = on
+	if on && a.cut != nil {
+		a.cut()
+	}
+}
+
+func (a *fakeAgent) session(ctx context.Context) error {
+	_, path := a.w.sockets()
+	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := wire.NewControllerClient(conn).Session(ctx)
+	if err != nil {
+		return err
+	}
+	hello := &wire.Hello{Protocol: wire.Protocol, Version: "test", Cluster: "test", Node: a.node.Name, Declared: true, Address: "127.0.0.1", Socket: "unix:/nowhere"}
+	a.mu.Lock()
+	a.cut = cancel
+	a.send = func(m *wire.AgentMessage) { _ = stream.Send(m) }
+	for key, st := range a.steps {
+		hello.Steps = append(hello.Steps, &wire.StepState{Key: wire.KeyOf(key), Phase: st.phase})
+	}
+	a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Hello{Hello: hello}})
+	a.mu.Unlock()
+	go func() {
+		for ctx.Err() == nil {
+			time.Sleep(500 * time.Millisecond)
+			a.mu.Lock()
+			a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Heartbeat{Heartbeat: &wire.Heartbeat{}}})
+			a.mu.Unlock()
+		}
+	}()
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			a.mu.Lock()
+			a.send = func(*wire.AgentMessage) {}
+			a.mu.Unlock()
+			return err
+		}
+		a.mu.Lock()
+		a.message(m)
+		a.mu.Unlock()
+	}
+}
+
+func (a *fakeAgent) message(m *wire.ControllerMessage) {
+	switch m := m.Message.(type) {
+	case *wire.ControllerMessage_Welcome:
+		keep := map[job.StepKey]bool{}
+		for _, k := range m.Welcome.Keep {
+			keep[k.Of()] = true
+		}
+		for _, k := range m.Welcome.Ended {
+			delete(a.steps, k.Of())
+		}
+		for key := range a.steps {
+			if keep[key] {
+				a.restate(key)
+			} else {
+				a.finish(key, 9)
+			}
+		}
+	case *wire.ControllerMessage_Prepare:
+		key := m.Prepare.Key.Of()
+		if a.steps[key] != nil {
+			a.restate(key)
+			return
+		}
+		var spec job.StepSpec
+		if err := json.Unmarshal(m.Prepare.Spec, &spec); err != nil {
+			a.w.t.Errorf("prepare: %v", err)
+			return
+		}
+		st := a.script(&spec)
+		st.spec, st.phase = spec, wire.StepState_PREPARING
+		a.steps[key] = &st
+		if !st.hang {
+			time.AfterFunc(st.at, func() {
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				a.prepared(key)
+			})
+		}
+	case *wire.ControllerMessage_Start:
+		a.start(m.Start.Key.Of())
+	case *wire.ControllerMessage_Signal:
+		if st := a.steps[m.Signal.Key.Of()]; st != nil {
+			st.signals = append(st.signals, int(m.Signal.Signal))
+		}
+	case *wire.ControllerMessage_Kill:
+		a.finish(m.Kill.Key.Of(), 15)
+	case *wire.ControllerMessage_EndedAck:
+		delete(a.steps, m.EndedAck.Key.Of())
+	case *wire.ControllerMessage_Release:
+		at := attempt{job.ID(m.Release.Job), int(m.Release.Attempt)}
+		a.releases = append(a.releases, at)
+		for key := range a.steps {
+			if key.Job == at.Job && key.Attempt == at.Attempt {
+				a.finish(key, 9)
+			}
+		}
+		if !a.dirty {
+			a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Cleaned{Cleaned: &wire.Cleaned{Job: m.Release.Job, Attempt: m.Release.Attempt}}})
+		}
+	}
+}
+
+func (a *fakeAgent) prepared(key job.StepKey) {
+	st := a.steps[key]
+	if st == nil || st.phase != wire.StepState_PREPARING {
+		return
+	}
+	if st.fault != nil {
+		st.end = &job.StepEnd{Key: key, Node: a.node.Name, End: job.Time(time.Now().UnixMilli()), Fault: st.fault}
+		st.phase = wire.StepState_ENDED
+		a.restate(key)
+		return
+	}
+	st.phase = wire.StepState_PREPARED
+	a.restate(key)
+}
+
+func (a *fakeAgent) start(key job.StepKey) {
+	st := a.steps[key]
+	if st == nil || st.phase != wire.StepState_PREPARED {
+		return
+	}
+	a.starts[key]++
+	st.phase = wire.StepState_RUNNING
+	a.restate(key)
+	if st.runs > 0 {
+		time.AfterFunc(st.runs, func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.finish(key, 0)
+		})
+	}
+}
+
+// finish ends a step, by a signal if one is given.
+func (a *fakeAgent) finish(key job.StepKey, signal int) {
+	st := a.steps[key]
+	if st == nil || st.phase == wire.StepState_ENDED {
+		return
+	}
+	now := job.Time(time.Now().UnixMilli())
+	end := &job.StepEnd{Key: key, Node: a.node.Name, End: now}
+	if st.phase == wire.StepState_RUNNING {
+		end.Start = now
+		for _, n := range st.spec.Nodes {
+			for _, r := range n.Ranks {
+				if n.Name == a.node.Name {
+					one := job.RankEnd{Rank: r, Node: n.Name, Signal: signal, At: now}
+					if signal == 0 {
+						one.Exit = st.exit
+					}
+					end.Ranks = append(end.Ranks, one)
+				}
+			}
+		}
+	} else {
+		end.Fault = &job.Fault{What: "it was ended before it began"}
+	}
+	st.end, st.phase = end, wire.StepState_ENDED
+	a.restate(key)
+}
+
+// restate says how far a step is.
+func (a *fakeAgent) restate(key job.StepKey) {
+	st := a.steps[key]
+	if st.phase == wire.StepState_ENDED {
+		b, err := json.Marshal(st.end)
+		if err != nil {
+			a.w.t.Error(err)
+		}
+		a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Ended{Ended: &wire.Ended{End: b}}})
+		return
+	}
+	if st.phase >= wire.StepState_PREPARED {
+		a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Prepared{Prepared: &wire.Prepared{Key: wire.KeyOf(key), Port: 20000}}})
+	}
+	if st.phase >= wire.StepState_RUNNING {
+		a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Started{Started: &wire.Started{Key: wire.KeyOf(key)}}})
+	}
+}
+
+// started is how often each step was started, on all nodes.
+func (w *world) started() map[job.StepKey]int {
+	all := map[job.StepKey]int{}
+	for _, a := range w.agents {
+		a.mu.Lock()
+		for k, n := range a.starts {
+			all[k] += n
+		}
+		a.mu.Unlock()
+	}
+	return all
+}
+
+// runFor has all steps to come run for a time; 0: until they are told to end.
+func (w *world) runFor(d time.Duration) {
+	for _, a := range w.agents {
+		a.mu.Lock()
+		a.script = func(*job.StepSpec) fakeStep { return fakeStep{runs: d} }
+		a.mu.Unlock()
+	}
+}
