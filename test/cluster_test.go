@@ -110,9 +110,9 @@ func testClusterGoesOn(t *testing.T, bin string) {
 	o.want(t, 125, "", "(?s)another gangway up has it.*process "+fmt.Sprint(c.up.cmd.Process.Pid)+" has run it since.*hint:")
 	o = outcomeOf(t, c.command("up", "--state-dir", c.state+"2", "--name", "state"))
 	o.want(t, 125, "", "(?s)another one of that name runs.*--name")
-	long := c.submit(t, "echo one >> runs; srun sleep 15; echo end", "-N2", "-o", "long")
+	long := c.submit(t, "echo one >> runs; srun sh -c 'echo runs >> ranks; sleep 5; echo done >> ranks'", "-N2", "-o", "long")
 	queued := c.submit(t, "echo queued", "-N4", "-o", "queued")
-	c.file(t, "runs", "one")
+	c.file(t, "ranks", "runs\nruns\n")
 	c.up.signal(t, syscall.SIGKILL)
 	waitFor(t, c.up.ended)
 	// Daemons end with it, and steps do not.
@@ -132,7 +132,7 @@ func testClusterGoesOn(t *testing.T, bin string) {
 	if got := c.ended(t, long); got != "COMPLETED|0:0" {
 		t.Errorf("job %s: %s", long, got)
 	}
-	if got := c.file(t, "runs", ""); got != "one\n" {
+	if got := c.file(t, "runs", "") + c.file(t, "ranks", ""); got != "one\nruns\nruns\ndone\ndone\n" {
 		t.Errorf("the job ran %q", got)
 	}
 	if got := c.ended(t, queued); got != "COMPLETED|0:0" {
