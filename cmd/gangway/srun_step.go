@@ -38,6 +38,7 @@ type stepRun struct {
 	report  report
 	ends    map[string]*job.StepEnd // by node, of the present try
 	cancel  context.CancelFunc
+	restore func() // the terminal; may be called again
 }
 
 // interruptedError is the end of a wait by a signal.
@@ -99,11 +100,10 @@ func (r *stepRun) run(ctx context.Context, id job.ID) (code int, err error) {
 	if err := r.create(ctx, id); err != nil {
 		return 0, err
 	}
-	restore, err := r.terminal()
-	if err != nil {
+	if r.restore, err = r.terminal(); err != nil {
 		return 0, err
 	}
-	defer restore()
+	defer r.restore()
 	defer r.progress.clear()
 	r.signals.attach(r)
 	r.out = newOutputs(r.step.Tasks, r.options)
@@ -235,6 +235,7 @@ func (r *stepRun) faulty() bool {
 
 // finish reports how the step ended.
 func (r *stepRun) finish(final *api.Step) (int, error) {
+	r.restore()
 	r.progress.clear()
 	if err := r.out.flush(); err != nil {
 		return r.unwritable(err)

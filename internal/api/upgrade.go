@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 )
@@ -27,6 +28,12 @@ func (c *Client) Upgrade(ctx context.Context, path, protocol string) (net.Conn, 
 	return conn, r, nil
 }
 
+// Gone is that what was asked for is over, with what is left of it.
+type Gone struct{ Body []byte }
+
+// Error implements error.
+func (*Gone) Error() string { return "it is over" }
+
 func (c *Client) upgrade(conn net.Conn, path, protocol string) (*bufio.Reader, error) {
 	request := "GET " + path + " HTTP/1.1\r\nHost: gangway\r\nConnection: Upgrade\r\nUpgrade: " + protocol + "\r\n\r\n"
 	if _, err := conn.Write([]byte(request)); err != nil {
@@ -36,6 +43,13 @@ func (c *Client) upgrade(conn net.Conn, path, protocol string) (*bufio.Reader, e
 	resp, err := http.ReadResponse(r, &http.Request{Method: http.MethodGet})
 	if err != nil {
 		return nil, c.unreachable(err)
+	}
+	if resp.StatusCode == http.StatusGone {
+		body, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
+		if err != nil {
+			return nil, c.unreachable(err)
+		}
+		return nil, &Gone{Body: body}
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		return nil, fmt.Errorf("%d: %w", resp.StatusCode, refusal(resp))

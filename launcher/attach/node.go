@@ -87,6 +87,11 @@ func (n *node) run(ctx context.Context) {
 // step's; worked says that there was a connection.
 func (n *node) serve(ctx context.Context) (worked bool, err error) {
 	conn, r, err := n.agent.Upgrade(ctx, "/v1/steps/"+control.DirOf(n.session.config.Step.Key)+"/io", "gangway-stdio")
+	var gone *api.Gone
+	if errors.As(err, &gone) {
+		_, err := n.session.deliver(n, stdio.Frame{Type: stdio.StepEnd, Data: gone.Body})
+		return true, err
+	}
 	if err != nil {
 		return false, err
 	}

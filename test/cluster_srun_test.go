@@ -1,0 +1,334 @@
+package test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// testClusterCommands: srun, salloc, sbatch and scancel as people type them.
+func testClusterCommands(t *testing.T, bin string) {
+	c := newCluster(t, bin, "--cpus-per-node", "4", "--gres", "gpu:2")
+	t.Run("srun", func(t *testing.T) { testSrun(t, c) })
+	t.Run("signals", func(t *testing.T) { testSrunSignals(t, c) })
+	t.Run("files", func(t *testing.T) { testSrunFiles(t, c) })
+	t.Run("terminal", func(t *testing.T) { testSrunTerminal(t, c) })
+	t.Run("salloc", func(t *testing.T) { testSalloc(t, c) })
+	t.Run("sbatch", func(t *testing.T) { testSbatch(t, c) })
+	t.Run("scancel", func(t *testing.T) { testScancel(t, c) })
+	t.Run("native", func(t *testing.T) { testNative(t, c) })
+	t.Run("broken", func(t *testing.T) { testSrunBroken(t, c) })
+}
+
+// inShell is a command line for a shell.
+func inShell(text string) []string { return []string{"sh", "-c", text} }
+
+func testSrun(t *testing.T, c *cluster) {
+	for _, r := range []struct {
+		args  []string
+		stdin string
+		code  int
+		out   string // sorted lines, exactly
+		errs  string
+	}{
+		{append([]string{"-N4", "-l"}, inShell("echo $SLURM_PROCID/$SLURM_NTASKS on $SLURMD_NODENAME")...), "", 0, "0: 0/4 on n1\n1: 1/4 on n2\n2: 2/4 on n3\n3: 3/4 on n4", ""},
+		{append([]string{"-n12", "-l"}, inShell("test $SLURM_PROCID = 3 && printf 'no end'; true")...), "", 0, " 3: no end", ""},
+		{[]string{"-N2", "-Q", "cat"}, "one\ntwo\n", 0, "one\ntwo", ""},
+		{[]string{"-N2", "-i", "all", "-l", "cat"}, "in\n", 0, "0: in\n1: in", ""},
+		{[]string{"-N2", "-i", "1", "-l", "cat"}, "in\n", 0, "1: in", ""},
+		{[]string{"-N2", "-i", "none", "-l", "cat"}, "in\n", 0, "", ""},
+		{append([]string{"-N2", "-o", "1"}, inShell("echo $SLURM_PROCID")...), "", 0, "1", ""},
+		{append([]string{"-N2", "-o", "none"}, inShell("echo $SLURM_PROCID")...), "", 0, "", ""},
+		{inShell("exit 3"), "", 3, "", `^srun: error: n1: task 0: Exited with exit code 3\n$`},
+		{inShell("kill -9 $$"), "", 137, "", `^srun: error: n1: task 0: Killed\n$`},
+		{append([]string{"-N4"}, inShell("test $SLURM_PROCID = 2 || sleep 1; exit $((SLURM_PROCID+1))")...), "", 3, "",
+			`(?s)srun: error: n3: task 2: Exited with exit code 3\n.*srun: error: first to fail: task 2 on n3, exited with exit code 3; and 3 others\n$`},
+		{append([]string{"-N4", "-K"}, inShell("test $SLURM_PROCID = 1 && exit 9; sleep 1000")...), "", 9, "", `first to fail: task 1 on n2, exited with exit code 9; and 3 others`},
+		{[]string{"/no/such"}, "", 127, "", `(?s)/no/such.*no such file.*task 0: Exited with exit code 127`},
+		{[]string{"/etc/passwd"}, "", 126, "", `(?s)/etc/passwd.*permission denied.*task 0: Exited with exit code 126`},
+		{[]string{"-N5", "true"}, "", 1, "", `^srun: error: Unable to allocate resources: Requested node configuration is not available\n(?s).*hint:.*nodes=4`},
+		{[]string{"-w", "n9", "true"}, "", 1, "", `^srun: error: Unable to allocate resources: Invalid node name specified\n`},
+		{[]string{"-p", "none", "true"}, "", 1, "", `^srun: error: Unable to allocate resources: Invalid partition name specified\n`},
+		{[]string{"--jobid=99999", "true"}, "", 1, "", `^srun: error: Unable to create step for job 99999: Invalid job id specified\n`},
+		{[]string{"-n1", "-N2", "hostname", "-s"}, "", 0, "", `Warning: can't run 1 processes on 2 nodes, setting nnodes to 1\n`},
+		{[]string{"-N2", "--test-only", "true"}, "", 0, "", `^srun: Job \d+ to start at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d using 2 processors on nodes n\[1-2\] in partition main\n$`},
+		{append([]string{"--export=A=1,HOME"}, inShell("echo $A $B $HOME")...), "", 0, "1 " + filepath.Join(c.dir, "home"), ""},
+		{append([]string{"--export=ALL,A=1"}, inShell("echo $A $B")...), "", 0, "1 b", ""},
+		{append([]string{"-D", "/usr", "-n1"}, inShell("pwd")...), "", 0, "/usr", ""},
+		{append([]string{"-D", "/no/such", "-n1"}, inShell("true")...), "", -1, "", "/no/such"},
+		{[]string{}, "", 1, "", "^srun: fatal: No command given to execute.\n$"},
+		{[]string{"--gres=gpu:1", "-N2", "-Q", "sh", "-c", "echo $SLURM_STEP_NUM_NODES $SLURM_GPUS_ON_NODE"}, "", 0, "2 1\n2 1", ""},
+	} {
+		cmd := c.command("srun", r.args...)
+		cmd.Env = append(cmd.Env, "B=b")
+		cmd.Stdin = strings.NewReader(r.stdin)
+		o := outcomeOf(t, cmd)
+		if o.code != r.code && (r.code >= 0 || o.code == 0) || r.errs == "" && o.err != "" || !matches(r.errs, o.err) && r.errs != "" || r.errs == "" && sorted(o.out) != r.out {
+			t.Errorf("srun %q: exit %d, want %d\n%swant\n%s\nerrors:\n%swant %q", r.args, o.code, r.code, o.out, r.out, o.err, r.errs)
+		}
+	}
+	// Much output, in whole lines, and no more of it read than there is.
+	o := outcomeOf(t, c.command("srun", append([]string{"-N4"}, inShell(`i=0; while [ $i -lt 5000 ]; do echo "$SLURM_PROCID $i"; i=$((i+1)); done`)...)...))
+	next := map[string]int{}
+	for line := range strings.Lines(o.out) {
+		rank, n, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if n != fmt.Sprint(next[rank]) {
+			t.Fatalf("line %q comes where %d should", line, next[rank])
+		}
+		next[rank]++
+	}
+	if len(next) != 4 || next["0"] != 5000 || next["3"] != 5000 || o.code != 0 {
+		t.Errorf("exit %d; lines %v\n%s", o.code, next, o.err)
+	}
+	// A reader that goes away ends the step.
+	pipe := exec.Command("sh", "-c", "srun -N2 yes | head -n 1; echo ${PIPESTATUS[0]}; squeue -h")
+	pipe.Path, pipe.Args[0] = "/bin/bash", "bash"
+	like := c.command("srun")
+	pipe.Env, pipe.Dir, pipe.SysProcAttr = like.Env, like.Dir, like.SysProcAttr
+	if o := outcomeOf(t, pipe); !strings.HasPrefix(o.out, "y\n141\n") {
+		t.Errorf("srun yes | head: %q %s", o.out, o.err)
+	}
+}
+
+func testSrunSignals(t *testing.T, c *cluster) {
+	trap := inShell(`trap 'echo usr1' USR1; trap 'echo int; exit 5' INT; echo ready; while :; do sleep 0.1; done`)
+	start := func(args ...string) *background {
+		b := inBackground(t, c.command("srun", args...))
+		waitFor(t, func() bool { return strings.Count(b.out.String(), "ready") >= 1 })
+		return b
+	}
+	b := start(trap...)
+	b.signal(t, syscall.SIGUSR1)
+	waitFor(t, func() bool { return strings.Contains(b.out.String(), "usr1") })
+	b.signal(t, syscall.SIGINT)
+	waitFor(t, func() bool {
+		return strings.Contains(b.out.String(), "srun: interrupt (one more within 1 sec to abort)\n")
+	})
+	time.Sleep(1100 * time.Millisecond)
+	if b.ended() || strings.Contains(b.out.String(), "int\n") {
+		t.Errorf("one interrupt ended it:\n%s", b.out.String())
+	}
+	b.signal(t, syscall.SIGINT)
+	time.Sleep(100 * time.Millisecond)
+	b.signal(t, syscall.SIGINT)
+	b.ends(t, 5)
+	if text := b.out.String(); !strings.Contains(text, "srun: sending Ctrl-C to StepId=") || !strings.Contains(text, "\nint\n") {
+		t.Errorf("two interrupts:\n%s", text)
+	}
+	// What hears no signal is killed.
+	b = start("-N2", "sh", "-c", "trap '' INT TERM; echo ready; while :; do sleep 0.1; done")
+	for range 3 {
+		b.signal(t, syscall.SIGINT)
+		time.Sleep(100 * time.Millisecond)
+	}
+	b.ends(t, 137)
+	// TERM ends the step, and the job with it.
+	b = start("sh", "-c", "trap 'exit 6' TERM; echo ready; while :; do sleep 0.1; done")
+	b.signal(t, syscall.SIGTERM)
+	b.ends(t, 6)
+	// Who waits for nodes and is interrupted leaves no job.
+	hold := start("-N4", "--exclusive", "sh", "-c", "echo ready; sleep 1000")
+	waits := inBackground(t, c.command("srun", "-N1", "true"))
+	waitFor(t, func() bool { return strings.Contains(waits.out.String(), "queued and waiting for resources") })
+	waits.signal(t, syscall.SIGINT)
+	waits.ends(t, 130)
+	o := outcomeOf(t, c.command("srun", "-N1", "-I", "true"))
+	o.want(t, 1, "", "Unable to allocate resources: Requested nodes are busy")
+	hold.signal(t, syscall.SIGKILL)
+	// Its nodes are free again soon after nobody holds them.
+	c.do(t, "srun", "-N4", "true")
+	waitFor(t, func() bool { return c.do(t, "squeue", "-h") == "" })
+}
+
+func testSrunFiles(t *testing.T, c *cluster) {
+	o := outcomeOf(t, c.command("srun", append([]string{"-N2", "-J", "files", "-o", "deep/%x-%t-%N.out", "-e", "deep/all.err"}, inShell("echo out $SLURM_PROCID; echo err >&2")...)...))
+	o.want(t, 0, "", "")
+	for name, want := range map[string]string{"deep/files-0-n1.out": "out 0\n", "deep/files-1-n2.out": "out 1\n", "deep/all.err": "err\nerr\n"} {
+		if got := c.file(t, name, ""); got != want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	o = outcomeOf(t, c.command("srun", append([]string{"-o", "both"}, inShell("echo out; echo err >&2")...)...))
+	if o.want(t, 0, "", ""); c.file(t, "both", "") != "out\nerr\n" {
+		t.Errorf("both: %q", c.file(t, "both", ""))
+	}
+	o = outcomeOf(t, c.command("srun", append([]string{"-o", "both", "--open-mode=append"}, inShell("echo more")...)...))
+	if o.want(t, 0, "", ""); c.file(t, "both", "") != "out\nerr\nmore\n" {
+		t.Errorf("both: %q", c.file(t, "both", ""))
+	}
+}
+
+func testSrunTerminal(t *testing.T, c *cluster) {
+	cmd := c.command("srun", "-N1", "--pty", "bash", "--norc", "--noprofile")
+	s := onTerminal(t, cmd)
+	before := s.modes(t)
+	s.expect(t, `\$ `)
+	s.enter(t, "stty size; echo $TERM $SLURM_PROCID")
+	s.expect(t, `24 80\r\nvt100 0\r\n`)
+	s.resize(t, 33, 99)
+	s.enter(t, "sleep 0.2; stty size")
+	s.expect(t, `33 99\r\n`)
+	s.enter(t, "sleep 1000")
+	time.Sleep(300 * time.Millisecond)
+	if _, err := s.master.Write([]byte{3}); err != nil {
+		t.Fatal(err)
+	}
+	s.enter(t, "echo code $?")
+	s.expect(t, `code 130\r\n`)
+	s.enter(t, "exit 4")
+	s.ends(t, 4)
+	if after := s.modes(t); after != before {
+		t.Errorf("the terminal is left as %+v, was %+v", after, before)
+	}
+}
+
+func testSalloc(t *testing.T, c *cluster) {
+	o := outcomeOf(t, c.command("salloc", "-N2", "-n4", "sh", "-c", `echo $SLURM_JOB_NUM_NODES $SLURM_JOB_NODELIST $SLURM_TASKS_PER_NODE; srun -l hostname | wc -l; exit 3`))
+	o.want(t, 3, `^2 n\[1-2\] 2\(x2\)\n4\n$`, `^salloc: Granted job allocation \d+\nsalloc: Relinquishing job allocation \d+\n$`)
+	o = outcomeOf(t, c.command("salloc", "-N2", "--no-shell"))
+	o.want(t, 0, "", `^salloc: Granted job allocation \d+\n$`)
+	id := strings.Fields(o.err)[len(strings.Fields(o.err))-1]
+	o = outcomeOf(t, c.command("srun", "--jobid="+id, "--overlap", "-l", "hostname"))
+	if o.code != 0 || strings.Count(o.out, "\n") != 2 {
+		t.Errorf("srun --jobid: exit %d\n%s%s", o.code, o.out, o.err)
+	}
+	c.do(t, "scancel", id)
+	waitFor(t, func() bool { return c.do(t, "squeue", "-h") == "" })
+	// A job that is cancelled takes its shell with it.
+	b := inBackground(t, c.command("salloc", "-N1", "sh", "-c", "echo id $SLURM_JOB_ID; exec sleep 1000"))
+	waitFor(t, func() bool { return strings.Contains(b.out.String(), "id ") })
+	_, id, _ = strings.Cut(b.out.String(), "id ")
+	c.do(t, "scancel", strings.TrimSpace(id))
+	b.ends(t, 129)
+	if !strings.Contains(b.out.String(), "has been revoked") {
+		t.Errorf("salloc: %s", b.out.String())
+	}
+	outcomeOf(t, c.command("salloc", "/no/such")).want(t, 127, "", "no such file")
+}
+
+func testSbatch(t *testing.T, c *cluster) {
+	script := filepath.Join(c.dir, "home", "job.sh")
+	if err := os.WriteFile(script, []byte("#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2 -o logs/%j/%x.txt # where\n#SBATCH --job-name=\"a b\"\necho $0 $1 $#\nsrun -l hostname | wc -l\nenv -u SLURM_JOB_ID true\nsbatch --parsable -N1 -o inner.txt --wrap 'echo $SLURM_NNODES $SLURM_NTASKS.'\nexit 4\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	o := outcomeOf(t, c.command("sbatch", "job.sh", "x y", "z"))
+	o.want(t, 0, `^Submitted batch job \d+\n$`, "")
+	id := strings.Fields(o.out)[3]
+	if got := c.ended(t, id); got != "FAILED|4:0" {
+		t.Errorf("job %s: %s", id, got)
+	}
+	if out := c.file(t, "logs/"+id+"/a b.txt", `(?m)^\d+$`); !matches(`x y 2\n4\n\d+\n$`, out) {
+		t.Errorf("output of the script: %q", out)
+	}
+	// A job that was submitted by a job has nothing of it.
+	if got := c.file(t, "inner.txt", "\n"); got != "1 .\n" {
+		t.Errorf("inner job: %q", got)
+	}
+	outcomeOf(t, c.command("sbatch", "-W", "-Q", "--wrap", "exit 3")).want(t, 3, "", "")
+	outcomeOf(t, c.command("sbatch", "-W", "-Q", "--array=0-3", "-o", "array-%a", "--wrap", "exit $SLURM_ARRAY_TASK_ID")).want(t, 3, "", "")
+	outcomeOf(t, c.command("sbatch", "--dependency=afterok:99999", "--wrap", "true")).want(t, 1, "", "^sbatch: error: Batch job submission failed: Job dependency problem\n")
+	outcomeOf(t, c.command("sbatch", "-a", "x", "--wrap", "true")).want(t, 1, "", "^sbatch: error: Batch job submission failed: Invalid job array specification\n")
+	outcomeOf(t, c.command("sbatch", "--test-only", "-N4", "--wrap", "true")).want(t, 0, "", `^sbatch: Job \d+ to start at .* using \d+ processors on nodes n\[1-4\] in partition main\n$`)
+	outcomeOf(t, c.command("sbatch", "no-such.sh")).want(t, 1, "", "^sbatch: error: Unable to open file no-such.sh\n$")
+	outcomeOf(t, c.command("sbatch", "--container-image=x", "--container-name=a:b", "--wrap", "true")).want(t, 1, "", "no such flag")
+}
+
+func testScancel(t *testing.T, c *cluster) {
+	one := c.submit(t, "sleep 1000", "-J", "one", "-o", "c1")
+	two := c.submit(t, "sleep 1000", "-J", "two", "-o", "c2")
+	held := c.submit(t, "true", "-H", "-J", "held", "-o", "c3")
+	array := c.submit(t, "sleep 1000", "--array=0-2", "-J", "array", "-o", "c4-%a")
+	c.do(t, "scancel", "-n", "one")
+	if got := c.ended(t, one); !strings.HasPrefix(got, "CANCELLED") {
+		t.Errorf("one: %s", got)
+	}
+	c.do(t, "scancel", array+"_1")
+	if got := c.ended(t, array+"_1"); !strings.HasPrefix(got, "CANCELLED") {
+		t.Errorf("array_1: %s", got)
+	}
+	c.do(t, "scancel", "-t", "PENDING", "-u", strings.TrimSpace(c.do(t, "squeue", "-h", "-j", two, "-o", "%u")))
+	if got := c.ended(t, held); !strings.HasPrefix(got, "CANCELLED") {
+		t.Errorf("held: %s", got)
+	}
+	cmd := c.command("scancel", "-i", two)
+	cmd.Stdin = strings.NewReader("n\n")
+	outcomeOf(t, cmd).want(t, 0, "", `^Cancel job_id=`+two+` name=two partition=main \[y/n\]\? $`)
+	c.do(t, "scancel", two, array)
+	for _, id := range []string{two, array + "_0", array + "_2"} {
+		if got := c.ended(t, id); !strings.HasPrefix(got, "CANCELLED") {
+			t.Errorf("%s: %s", id, got)
+		}
+	}
+	outcomeOf(t, c.command("scancel", "99999")).want(t, 1, "", "^scancel: error: Kill job error on job id 99999: Invalid job id specified\n$")
+	outcomeOf(t, c.command("scancel", "x")).want(t, 1, "", "^scancel: error: Invalid job id x\n$")
+	outcomeOf(t, c.command("scancel")).want(t, 1, "", "^scancel: error: No job identification provided\n$")
+	// A signal to the script.
+	b := c.submit(t, "trap 'echo got it; exit 0' USR1; echo ready; while :; do sleep 0.1; done", "-o", "signal")
+	c.file(t, "signal", "ready")
+	c.do(t, "scancel", "-b", "-s", "USR1", b)
+	c.file(t, "signal", "got it")
+	if got := c.ended(t, b); got != "COMPLETED|0:0" {
+		t.Errorf("signalled job: %s", got)
+	}
+}
+
+func testNative(t *testing.T, c *cluster) {
+	outcomeOf(t, c.command("run", "-q", "-N2", "-l", "--", "sh", "-c", "echo $SLURM_NTASKS")).want(t, 0, `^[01]: 2\n[01]: 2\n$`, "")
+	o := outcomeOf(t, c.command("run", "-e", "A=x", "--", "sh", "-c", "echo $A; exit 2"))
+	o.want(t, 2, "^x\n$", `^gangway: on the cluster at unix:.*\ngangway: error: n1: task 0: Exited with exit code 2\n$`)
+	outcomeOf(t, c.command("run", "--local", "-N2", "--", "true")).want(t, 2, "", "--nodes needs a cluster")
+	outcomeOf(t, c.command("run", "--cpus=2", "--", "true")).want(t, 2, "", "--cpus: only for a run here")
+	outcomeOf(t, c.command("submit", "--json", "-H", "--wrap", "true")).want(t, 0, `^\{\n  "id": \d+\n\}\n$`, "")
+	o = outcomeOf(t, c.command("submit", "-H", "--wrap", "true"))
+	o.want(t, 0, `^\d+\n$`, "")
+	c.do(t, "cancel", strings.TrimSpace(o.out))
+	outcomeOf(t, c.command("submit", "--nodes=x", "--wrap", "true")).want(t, 2, "", `^gangway: error: "x" is not a valid node count\n$`)
+	outcomeOf(t, c.command("cancel", "99999")).want(t, 125, "", "cancel 99999")
+	outcomeOf(t, c.command("alloc", "-N2", "--", "srun", "-Q", "-o", "none", "true")).want(t, 0, "", "Granted job allocation")
+}
+
+// testSrunBroken: what is said without a controller, and what a step of srun does while its
+// agent, or the controller, is away.
+func testSrunBroken(t *testing.T, c *cluster) {
+	for name, code := range map[string]int{"sbatch": 1, "srun": 1, "salloc": 1, "scancel": 1, "submit": 13, "cancel": 13, "run": 13} {
+		args := map[string][]string{"sbatch": {"--wrap=x"}, "srun": {"x"}, "salloc": {"x"}, "scancel": {"5"}, "submit": {"--wrap=x"}, "cancel": {"5"}, "run": {"--", "x"}}[name]
+		cmd := c.command(name, args...)
+		cmd.Env = append(cmd.Env, "GANGWAY_CLUSTER=unix:/no/such.sock")
+		began := time.Now()
+		o := outcomeOf(t, cmd)
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("%s without a controller takes %s", name, took)
+		}
+		o.want(t, code, "", "(?s)/no/such.sock")
+		if code == 1 && !strings.Contains(o.err, "Unable to contact slurm controller (connect failure)\n") {
+			t.Errorf("%s: %s", name, o.err)
+		}
+	}
+	b := inBackground(t, c.command("srun", append([]string{"-N2", "-Q"}, inShell("i=0; while [ $i -lt 60 ]; do echo $SLURM_PROCID $i; i=$((i+1)); sleep 0.1; done")...)...))
+	waitFor(t, func() bool { return strings.Contains(b.out.String(), "1 5\n") })
+	for _, p := range c.processes(t) {
+		if strings.Contains(p.command, "gangwayd agent") && strings.Contains(p.command, "--node n1") || strings.Contains(p.command, "gangwayd controller") {
+			if err := syscall.Kill(p.pid, syscall.SIGKILL); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	b.ends(t, 0)
+	next := [2]int{}
+	for line := range strings.Lines(b.out.String()) {
+		var rank, n int
+		if _, err := fmt.Sscanf(line, "%d %d\n", &rank, &n); err != nil || n != next[rank] {
+			t.Fatalf("line %q, after %v", line, next)
+		}
+		next[rank]++
+	}
+	if next != [2]int{60, 60} {
+		t.Errorf("lines: %v", next)
+	}
+	waitFor(t, func() bool { return outcomeOf(t, c.command("squeue", "-h")).out == "" })
+}
