@@ -70,6 +70,17 @@ type Hello struct {
 	Follow bool `json:"follow,omitempty"`
 }
 
+// Exec is what a client asks for that runs a further program where a rank is, in the first
+// line of another connection. The frames of that are those of the program alone, and
+// carry the rank's number; the last is a RankExit.
+type Exec struct {
+	Rank     int      `json:"rank"`
+	Args     [][]byte `json:"args"`
+	Environ  [][]byte `json:"environ,omitempty"` // NAME=VALUE, over what the rank has
+	Cwd      []byte   `json:"cwd,omitempty"`     // empty: where the ranks start
+	Terminal bool     `json:"terminal,omitempty"`
+}
+
 // Offset is how much of a stream a client has.
 type Offset struct {
 	Rank   int    `json:"rank"`

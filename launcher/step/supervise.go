@@ -78,6 +78,8 @@ type supervisor struct {
 	cancel context.CancelFunc // of the prepare
 	alive  sync.WaitGroup     // ranks whose end is not noted yet
 
+	watchers sync.WaitGroup // who is not told of the end yet
+
 	mu       sync.Mutex
 	changed  chan struct{} // closed, and made anew, when what follows changes
 	events   []control.Event
@@ -85,6 +87,7 @@ type supervisor struct {
 	moves    int // of progress
 	start    control.Start
 	begun    bool // START came
+	running  bool // the ranks have started, and not all have ended
 	end      *job.StepEnd
 	clients  clients
 }
@@ -96,6 +99,15 @@ type member struct {
 	end         job.RankEnd
 	tail        tail
 	files       *rankFiles
+}
+
+// launch is what is started.
+type launch struct {
+	m       *member
+	files   *rankFiles
+	args    []string // nil: the step's command
+	environ []string // over the rank's
+	cwd     string   // empty: the step's
 }
 
 // process is a rank that was started.
@@ -122,8 +134,9 @@ type runner interface {
 	ready(ctx context.Context) error
 	// environment is what the ranks are told.
 	environment() (*rank.Env, error)
-	// start starts a rank. An error that isCommand is the rank's own.
-	start(ctx context.Context, m *member, environ *rank.Env) (process, error)
+	// start starts a rank, or something beside it. An error that isCommand is the
+	// command's own.
+	start(ctx context.Context, l launch, environ *rank.Env) (process, error)
 	// close ends what is left, and waits until it is gone. It may be called without
 	// prepare.
 	close(ctx context.Context) error
@@ -268,12 +281,14 @@ func (s *supervisor) do(ctx context.Context, do any) {
 	case startDo:
 		go s.startRanks(ctx)
 	case tellStartedDo:
+		s.setRunning(s.life.stage == stageRunning)
 		s.tell(control.Event{Started: &control.Started{At: s.life.started}})
 	case signalDo:
 		s.signal(do.sig)
 	case cancelDo:
 		s.cancel()
 	case cleanDo:
+		s.setRunning(false)
 		go s.clean(ctx)
 	case endDo:
 		s.conclude(ctx)
@@ -289,6 +304,19 @@ func (s *supervisor) signal(sig syscall.Signal) {
 			_ = m.process.Signal(sig) // it may have ended
 		}
 	}
+}
+
+// isRunning says whether something can be run beside the ranks.
+func (s *supervisor) isRunning() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running
+}
+
+func (s *supervisor) setRunning(running bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = running
 }
 
 // tell adds an event for those who watch.

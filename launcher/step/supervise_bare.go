@@ -62,21 +62,25 @@ func (b *bare) thread() {
 	}
 }
 
-func (b *bare) start(_ context.Context, m *member, e *rank.Env) (process, error) {
-	environ, err := e.Environ(m.local)
+func (b *bare) start(_ context.Context, l launch, e *rank.Env) (process, error) {
+	environ, err := e.Environ(l.m.local)
 	if err != nil {
 		return nil, err
 	}
 	if dir, err := b.s.programs(""); err == nil {
 		environ = appendPath(environ, dir)
 	}
-	args := b.s.args(filepath.Join(b.s.Dir, scriptFile))
+	environ = mergeEnv(environ, l.environ)
+	args := l.args
+	if args == nil {
+		args = b.s.args(filepath.Join(b.s.Dir, scriptFile))
+	}
 	path, err := lookProgram(args[0], environ)
 	if err != nil {
 		return nil, err
 	}
 	attr := &os.ProcAttr{
-		Dir: b.s.cwd(), Env: environ,
+		Dir: cmp.Or(l.cwd, b.s.cwd()), Env: environ,
 		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -84,10 +88,10 @@ func (b *bare) start(_ context.Context, m *member, e *rank.Env) (process, error)
 		return nil, err
 	}
 	defer null.Close()
-	for _, f := range m.files.given() {
+	for _, f := range l.files.given() {
 		attr.Files = append(attr.Files, cmp.Or(f, null))
 	}
-	if m.files.terminal {
+	if l.files.terminal {
 		attr.Sys.Setpgid, attr.Sys.Setsid, attr.Sys.Setctty = false, true, true
 	}
 	type made struct {
@@ -110,7 +114,7 @@ func (b *bare) start(_ context.Context, m *member, e *rank.Env) (process, error)
 	if r.err != nil {
 		return nil, notExecuted(args[0], r.err)
 	}
-	return &bareRank{b: b, p: r.p, terminal: m.files.master}, nil
+	return &bareRank{b: b, p: r.p, terminal: l.files.master}, nil
 }
 
 // lookProgram finds a program as a shell would that has the environment.

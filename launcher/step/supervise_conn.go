@@ -108,9 +108,14 @@ func (s *supervisor) serve(ctx context.Context, u *net.UnixConn) {
 				s.Log.Debug("client is gone", "err", err)
 			}
 			return
+		case r.Exec != nil:
+			if err := s.serveExec(ctx, c, r.Exec); err != nil {
+				s.Log.Debug("client is gone", "err", err)
+			}
+			return
 		case r.Watch && !watching:
 			watching = true
-			go s.sendEvents(ctx, c, &send)
+			s.watchers.Go(func() { s.sendEvents(ctx, c, &send) })
 		default:
 			if why := s.request(&r); why != "" {
 				refuse(why)
@@ -174,8 +179,8 @@ func (s *supervisor) sendEvents(ctx context.Context, c *control.Conn, send *sync
 			send.Lock()
 			err := c.Send(e)
 			send.Unlock()
-			if err != nil {
-				return // the reader finds out
+			if err != nil || e.Ended != nil { // the reader finds out; it is the last
+				return
 			}
 		}
 		select {
@@ -310,6 +315,7 @@ func (s *supervisor) readClient(c *control.Conn, primary bool) error {
 // linger keeps the output for clients after the end: for the one that the step is for, until
 // that has had it; for others, as long as they are there.
 func (s *supervisor) linger(ctx context.Context) {
+	defer s.tellAll()
 	late := time.NewTimer(lingerTime)
 	defer late.Stop()
 	if s.wanted() {
@@ -327,6 +333,22 @@ func (s *supervisor) linger(ctx context.Context) {
 			return
 		case <-time.After(20 * time.Millisecond):
 		}
+	}
+}
+
+// tellTime is how long those who watch may take to be told of the end.
+const tellTime = 2 * time.Second
+
+// tellAll waits until all who watch have been told of the end.
+func (s *supervisor) tellAll() {
+	told := make(chan struct{})
+	go func() {
+		s.watchers.Wait()
+		close(told)
+	}()
+	select {
+	case <-told:
+	case <-time.After(tellTime):
 	}
 }
 
@@ -356,9 +378,13 @@ func (c *clients) resize() {
 		return
 	}
 	for _, master := range c.masters {
-		raw, err := master.SyscallConn()
-		if err == nil {
-			_ = raw.Control(func(fd uintptr) { _ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &c.size) }) // it may have ended
-		}
+		setSize(master, &c.size)
+	}
+}
+
+// setSize gives a terminal a size, if it is still there.
+func setSize(master *os.File, size *unix.Winsize) {
+	if raw, err := master.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, size) })
 	}
 }

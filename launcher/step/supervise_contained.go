@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,24 +142,27 @@ func (c *contained) environment() (*rank.Env, error) {
 	return c.s.environment(c.s.spec.Controller, gpus, "")
 }
 
-func (c *contained) start(ctx context.Context, m *member, e *rank.Env) (process, error) {
+func (c *contained) start(ctx context.Context, l launch, e *rank.Env) (process, error) {
 	s := c.step
-	over, err := e.Rank(m.local)
+	over, err := e.Rank(l.m.local)
 	if err != nil {
 		return nil, err
 	}
 	r := s.Request
 	env, err := s.joinedEnviron(spec.Request{
-		Command: r.Command, Terminal: m.files.terminal, Export: r.Export, ContainerEnv: r.ContainerEnv, Env: append(over, r.Env...),
+		Command: r.Command, Terminal: l.files.terminal, Export: r.Export, ContainerEnv: r.ContainerEnv, Env: append(over, r.Env...),
 	}, e.Caller())
 	if err != nil {
 		return nil, err
 	}
 	first := s.built.Spec.Process
 	join := runtime.JoinProcess{
-		Args: first.Args, Env: appendPath(env, programsDir), Cwd: first.Cwd, Group: true, Terminal: m.files.terminal,
+		Args: first.Args, Env: mergeEnv(appendPath(env, programsDir), l.environ), Cwd: cmp.Or(l.cwd, first.Cwd), Group: true, Terminal: l.files.terminal,
 	}
-	files := m.files.given()
+	if l.args != nil {
+		join.Args = l.args
+	}
+	files := l.files.given()
 	if !join.Terminal {
 		join.Stdin, join.Stdout, join.Stderr = files[0], files[1], files[2]
 	}

@@ -27,6 +27,7 @@ type outputs struct {
 type rankFiles struct {
 	s        *supervisor
 	m        *member
+	sink     func(kind stdio.Type, b []byte) // takes what goes to clients
 	terminal bool
 	master   *os.File    // of a terminal that was made for a rank on the host
 	child    [3]*os.File // what the rank gets; nil: nothing
@@ -54,7 +55,7 @@ func (s *supervisor) openOutputs() (*outputs, error) {
 		}
 	}
 	for _, m := range s.ranks {
-		f := &rankFiles{s: s, m: m}
+		f := &rankFiles{s: s, m: m, sink: s.keep(m)}
 		m.files = f
 		f.terminal = s.spec.Program.Terminal && m.rank == 0
 		if f.terminal {
@@ -94,11 +95,7 @@ func (f *rankFiles) open(o *outputs, name string, kind stdio.Type) (*os.File, er
 	number, notNumber := strconv.Atoi(name)
 	switch {
 	case name == "", name == toAll, notNumber == nil && number == f.m.rank && !f.s.isBatch():
-		return f.pipe(func(b []byte) {
-			if err := f.s.spool.Append(uint32(f.m.rank), kind, b); err != nil {
-				f.s.Log.Error("output is lost", "err", err)
-			}
-		}, kind)
+		return f.pipe(func(b []byte) { f.sink(kind, b) }, kind)
 	case name == toNobody && !f.s.isBatch(), notNumber == nil && !f.s.isBatch():
 		return nil, nil
 	}
@@ -213,8 +210,15 @@ func (f *rankFiles) say(text string) {
 		_, _ = io.WriteString(f.errFile, text) // the rank's end says the same
 		return
 	}
-	if err := f.s.spool.Append(uint32(f.m.rank), stdio.Stderr, []byte(text)); err != nil {
-		f.s.Log.Error("output is lost", "err", err)
+	f.sink(stdio.Stderr, []byte(text))
+}
+
+// keep keeps a rank's output for clients.
+func (s *supervisor) keep(m *member) func(kind stdio.Type, b []byte) {
+	return func(kind stdio.Type, b []byte) {
+		if err := s.spool.Append(uint32(m.rank), kind, b); err != nil {
+			s.Log.Error("output is lost", "err", err)
+		}
 	}
 }
 

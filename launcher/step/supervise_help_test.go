@@ -311,6 +311,19 @@ func (s *testStep) io(h stdio.Hello) *ioConn {
 	return &ioConn{c, s.t, stdio.NewReader(c.Reader())}
 }
 
+func (s *testStep) exec(e stdio.Exec) *ioConn {
+	s.t.Helper()
+	c := s.dial()
+	b, err := json.Marshal(e)
+	if err == nil {
+		err = c.Send(control.Request{Exec: b})
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return &ioConn{c, s.t, stdio.NewReader(c.Reader())}
+}
+
 // output is all that comes until the end: the streams by rank and name, and the kinds of
 // the other frames.
 func (c *ioConn) output() (streams map[string]string, others []string) {
@@ -333,7 +346,11 @@ func (c *ioConn) output() (streams map[string]string, others []string) {
 				c.t.Logf("acknowledge: %v", err)
 			}
 		case stdio.RankExit:
-			others = append(others, fmt.Sprint("exit ", f.Rank))
+			var end job.RankEnd
+			if err := json.Unmarshal(f.Data, &end); err != nil {
+				c.t.Error(err)
+			}
+			others = append(others, fmt.Sprintf("exit %d with %d", f.Rank, end.Exit))
 		case stdio.Gap:
 			others = append(others, "gap")
 		}

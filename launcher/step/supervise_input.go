@@ -31,8 +31,9 @@ type input struct {
 
 // pipeEnd is where a rank reads from.
 type pipeEnd struct {
-	m *member
-	w *os.File
+	m        *member
+	w        *os.File
+	terminal bool
 }
 
 // openInput gives a rank its stdin: a file, what the client sends, or nothing.
@@ -42,7 +43,7 @@ func (s *supervisor) openInput(in *input, m *member) error {
 	switch {
 	case m.files.terminal:
 		if m.files.master != nil {
-			in.to = append(in.to, &pipeEnd{m, m.files.master})
+			in.to = append(in.to, &pipeEnd{m, m.files.master, true})
 		}
 		return nil
 	case s.isBatch() && name == "", name == toNobody && !s.isBatch(), name == "" && m.rank != 0, notNumber == nil && number != m.rank && !s.isBatch():
@@ -54,7 +55,7 @@ func (s *supervisor) openInput(in *input, m *member) error {
 		}
 		r.Fd() // from here on it blocks
 		m.files.child[0], m.files.mine = r, append(m.files.mine, r)
-		in.to = append(in.to, &pipeEnd{m, w})
+		in.to = append(in.to, &pipeEnd{m, w, false})
 		return nil
 	}
 	path := s.names(m).Expand(name)
@@ -69,9 +70,14 @@ func (s *supervisor) openInput(in *input, m *member) error {
 	return nil
 }
 
-func newInput(s *supervisor) (*input, error) {
-	in := &input{changed: s.clients.poke}
+func makeInput(changed func()) *input {
+	in := &input{changed: changed}
 	in.more.L = &in.mu
+	return in
+}
+
+func newInput(s *supervisor) (*input, error) {
+	in := makeInput(s.clients.poke)
 	for _, m := range s.ranks {
 		if err := s.openInput(in, m); err != nil {
 			return nil, err
@@ -143,7 +149,7 @@ func (in *input) pump() {
 
 // finish is the end of the input: of a terminal the sign for it, as if somebody typed it.
 func (p *pipeEnd) finish() {
-	if p.m.files.terminal {
+	if p.terminal {
 		_, _ = p.w.Write([]byte{4}) // it may have ended
 		return
 	}
@@ -155,17 +161,17 @@ func (in *input) gone(m *member) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for _, p := range in.to {
-		if p.m == m && !m.files.terminal {
+		if p.m == m && !p.terminal {
 			_ = p.w.Close() // also ends a write
 		}
 	}
 }
 
-// attach gives the input to the terminal of a rank.
-func (in *input) attach(m *member, master *os.File) {
+// attach gives the input to one more.
+func (in *input) attach(p *pipeEnd) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.to = append(in.to, &pipeEnd{m, master})
+	in.to = append(in.to, p)
 }
 
 // begin lets the input go to the ranks.
@@ -218,16 +224,11 @@ func (f *rankFiles) openTerminal() error {
 	return nil
 }
 
-// relay carries the output of a rank's terminal.
-func (s *supervisor) relay(m *member, master *os.File) {
-	m.files.read(master, func(b []byte) {
-		if err := s.spool.Append(uint32(m.rank), stdio.Stdout, b); err != nil {
-			s.Log.Error("output is lost", "err", err)
-		}
-	}, stdio.Stdout)
-	if m.files.master == nil {
-		m.files.master = master
-		s.input.attach(m, master)
+// relay carries what a terminal shows, and what is typed.
+func (f *rankFiles) relay(master *os.File, in *input) {
+	f.read(master, func(b []byte) { f.sink(stdio.Stdout, b) }, stdio.Stdout)
+	if f.master == nil { // made by the container
+		f.master = master
+		in.attach(&pipeEnd{f.m, master, true})
 	}
-	s.clients.addTerminal(master)
 }

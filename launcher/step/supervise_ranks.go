@@ -34,7 +34,7 @@ func (s *supervisor) startRanks(ctx context.Context) {
 	var wg sync.WaitGroup
 	for i, m := range s.ranks {
 		wg.Go(func() {
-			p, err := s.runner.start(ctx, m, env)
+			p, err := s.runner.start(ctx, launch{m: m, files: m.files}, env)
 			m.files.handed()
 			s.mu.Lock()
 			m.process = p
@@ -42,7 +42,8 @@ func (s *supervisor) startRanks(ctx context.Context) {
 			switch {
 			case err == nil:
 				if t := p.Terminal(); t != nil {
-					s.relay(m, t)
+					m.files.relay(t, s.input)
+					s.clients.addTerminal(t)
 				}
 				s.alive.Go(func() { s.follow(m, p) })
 			case isCommand(err):

@@ -239,6 +239,55 @@ func TestSuperviseTerminal(t *testing.T) {
 	})
 }
 
+// TestSuperviseExec: a further program runs where a rank is, knows it, has its input and
+// its status; what cannot run says why; all of it ends with the step.
+func TestSuperviseExec(t *testing.T) {
+	forms(t, func(t *testing.T, spec specFunc, start startFunc) {
+		s := start(t, command(spec(2), "sleep=1m"))
+		client := s.io(stdio.Hello{Primary: true, Follow: true})
+		s.begin()
+		program := string(command(spec(2)).Program.Args[0])
+		x := s.exec(stdio.Exec{Rank: 1, Args: blobs([]string{program, rankArg, "env=RANK", "env=MORE", "cat", "exit=4"}), Environ: blobs([]string{"MORE=x"})})
+		for _, f := range []stdio.Frame{{Type: stdio.Stdin, Data: []byte("input\n")}, {Type: stdio.StdinEOF, Offset: 6}} {
+			if err := stdio.Write(x, f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if streams, others := x.output(); streams["1.1"] != "RANK=1\nMORE=x\ninput\n" || fmt.Sprint(others) != "[exit 1 with 4]" {
+			t.Errorf("%q %q", streams, others)
+		}
+		x = s.exec(stdio.Exec{Rank: 0, Args: blobs([]string{"/no/such/file"})})
+		if streams, others := x.output(); !strings.Contains(streams["0.2"], "execute /no/such/file") || fmt.Sprint(others) != "[exit 0 with 127]" {
+			t.Errorf("%q %q", streams, others)
+		}
+		x = s.exec(stdio.Exec{Rank: 7, Args: blobs([]string{"true"})})
+		if streams, others := x.output(); !strings.Contains(streams["7.2"], "does not have it") || fmt.Sprint(others) != "[exit 7 with 125]" {
+			t.Errorf("%q %q", streams, others)
+		}
+		x = s.exec(stdio.Exec{Rank: 0, Terminal: true, Args: blobs([]string{program, rankArg, "cat", "size"})})
+		for _, f := range []stdio.Frame{stdio.NewWinSize(33, 77), {Type: stdio.StdinEOF}} {
+			if err := stdio.Write(x, f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if streams, _ := x.output(); streams["0.1"] != "size 33 77 true\r\n" {
+			t.Errorf("%q", streams)
+		}
+		x = s.exec(stdio.Exec{Rank: 0, Args: blobs([]string{program, rankArg, "out=there", "sleep=1m"})})
+		if f, err := x.r.Next(); err != nil || f.Type != stdio.Stdout {
+			t.Fatalf("%+v, %v", f, err)
+		}
+		s.send(control.Request{Kill: &control.Kill{}})
+		if end := s.ended(); len(end.Ranks) != 2 || end.Ranks[0].Signal != int(syscall.SIGKILL) {
+			t.Errorf("%+v", end)
+		}
+		if _, others := x.output(); len(others) != 1 {
+			t.Errorf("%q", others)
+		}
+		client.output()
+	})
+}
+
 // TestSuperviseBatch: a script has its arguments, its files are named by Slurm's signs and
 // their directories are made; nobody has to fetch anything.
 func TestSuperviseBatch(t *testing.T) {
