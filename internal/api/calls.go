@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -24,8 +26,17 @@ func (c *Client) Submit(ctx context.Context, s *Submit) (a Submitted, err error)
 
 // Jobs asks for the jobs that q chooses; History for those that are over, too.
 func (c *Client) Jobs(ctx context.Context, q *Query) (p Page[Job], err error) {
-	err = c.call(ctx, http.MethodGet, "/v1/jobs?"+q.Values().Encode(), nil, &p, false)
-	return p, err
+	b, kind, err := c.bytes(ctx, "/v1/jobs?"+q.Values().Encode(), Packed)
+	if err != nil {
+		return p, err
+	}
+	if kind == Packed {
+		return ParsePacked(string(b))
+	}
+	if err := json.Unmarshal(b, &p); err != nil {
+		return p, fmt.Errorf("read answer of %s: %w", c.address, err)
+	}
+	return p, nil
 }
 
 // Job asks for one job.

@@ -93,7 +93,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any, wai
 		ctx, cancel = context.WithTimeout(ctx, answerTimeout)
 		defer cancel()
 	}
-	resp, err := c.do(ctx, method, path, in)
+	resp, err := c.do(ctx, method, path, in, "")
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (c *Client) orContext(ctx context.Context, err error) error {
 }
 
 // do sends a request. An answer that is a refusal comes back as an *[Error] in a fault.
-func (c *Client) do(ctx context.Context, method, path string, in any) (*http.Response, error) {
+func (c *Client) do(ctx context.Context, method, path string, in any, accept string) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)
@@ -133,6 +133,9 @@ func (c *Client) do(ctx context.Context, method, path string, in any) (*http.Res
 	}
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if accept != "" {
+		req.Header.Set("Accept", accept)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -160,24 +163,26 @@ func (e *Error) fault() error {
 	return &fault.Error{What: e, Cause: e.Cause, Hint: e.Hint, See: e.See, Code: e.Code}
 }
 
-// bytes asks for what is no JSON.
-func (c *Client) bytes(ctx context.Context, path string) ([]byte, error) {
-	resp, err := c.do(ctx, http.MethodGet, path, nil)
+// bytes asks for a document, of the media type accept where that can be had, and returns
+// its type.
+func (c *Client) bytes(ctx context.Context, path, accept string) (b []byte, kind string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	resp, err := c.do(ctx, http.MethodGet, path, nil, accept)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, fmt.Errorf("read answer of %s: %w", c.address, c.orContext(ctx, err))
+	if b, err = io.ReadAll(resp.Body); err != nil {
+		return nil, "", fmt.Errorf("read answer of %s: %w", c.address, c.orContext(ctx, err))
 	}
-	return b, nil
+	return b, resp.Header.Get("Content-Type"), nil
 }
 
 // lines reads an answer of JSON documents, one a line, and calls f for each until it says
 // false, the answer ends, which is io.EOF, or ctx does.
 func lines[T any](ctx context.Context, c *Client, method, path string, in any, f func(*T) bool) error {
-	resp, err := c.do(ctx, method, path, in)
+	resp, err := c.do(ctx, method, path, in, "")
 	if err != nil {
 		return err
 	}

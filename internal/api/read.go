@@ -109,7 +109,8 @@ func (c *Client) JobText(ctx context.Context, id string) (j Job, err error) {
 
 // Script asks for the batch script of a job.
 func (c *Client) Script(ctx context.Context, id string) ([]byte, error) {
-	return c.bytes(ctx, "/v1/jobs/"+url.PathEscape(id)+"/script")
+	b, _, err := c.bytes(ctx, "/v1/jobs/"+url.PathEscape(id)+"/script", "")
+	return b, err
 }
 
 // JobEvents asks for all that happened to a job.

@@ -79,7 +79,6 @@ func (s *Server) postJobs(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := rc.EnableFullDuplex(); err != nil {
 		return nil, fmt.Errorf("answer while reading: %w", err)
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, 1<<62) // each job has its own bound
 	answers := make(chan chan *api.Submitted, 4096)
 	written := make(chan struct{})
 	go func() {
@@ -341,7 +340,7 @@ func signalNumber(text string) (int, error) {
 }
 
 // getJobs answers a query for jobs as they are.
-func (s *Server) getJobs(_ http.ResponseWriter, r *http.Request) (any, error) {
+func (s *Server) getJobs(w http.ResponseWriter, r *http.Request) (any, error) {
 	q, err := api.ParseQuery(r.URL.Query())
 	if err != nil {
 		return nil, &api.Error{What: err.Error(), Code: fault.CodeUsage}
@@ -350,7 +349,13 @@ func (s *Server) getJobs(_ http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, &api.Error{What: err.Error(), Code: fault.CodeUsage, Kind: "INVALID_JOB_STATE"}
 	}
-	return ask(s, r, func(c *core) (api.Page[*api.Job], error) { return c.jobs(&q, states) })
+	page, err := ask(s, r, func(c *core) (api.Page[*api.Job], error) { return c.jobs(&q, states) })
+	if err != nil || r.Header.Get("Accept") != api.Packed {
+		return page, err
+	}
+	w.Header().Set("Content-Type", api.Packed)
+	_, _ = w.Write(api.AppendPacked(make([]byte, 0, 256*(1+len(page.Items))), page.Items, page.Next, page.Now))
+	return nil, errDone
 }
 
 // recently is how long ended jobs are shown by those who ask for them.
