@@ -206,10 +206,11 @@ func (s *SQLite) write() {
 
 // weight is the number of rows of a batch and their size.
 func (b *Batch) weight() (rows, size int) {
-	for _, list := range [][][]byte{b.Events, b.Blobs} {
-		for i := range list {
-			size += len(list[i])
-		}
+	for i := range b.Events {
+		size += len(b.Events[i])
+	}
+	for i := range b.Blobs {
+		size += len(b.Blobs[i].Data)
 	}
 	for i := range b.Jobs {
 		size += len(b.Jobs[i].Data) + 256
@@ -265,8 +266,8 @@ func (s *SQLite) transact(ctx context.Context, group []*pending) (last uint64, e
 	last = s.last
 	for _, p := range group {
 		b := p.batch
-		for _, data := range b.Blobs {
-			if _, err := blob.ExecContext(ctx, Digest(data), data); err != nil {
+		for _, x := range b.Blobs {
+			if _, err := blob.ExecContext(ctx, x.Digest, x.Data); err != nil {
 				return 0, err
 			}
 		}

@@ -53,9 +53,15 @@ var (
 // Batch is what is made durable at once.
 type Batch struct {
 	Events [][]byte
-	Blobs  [][]byte // are there before the events are
+	Blobs  []Blob // are there before the events are
 	Jobs   []JobRow
 	Steps  []StepRow
+}
+
+// Blob is bytes under their digest: that of [Digest], which is not computed again.
+type Blob struct {
+	Digest string
+	Data   []byte
 }
 
 // JobRow is one attempt of a job that has ended. A row is written once: a second one of

@@ -28,6 +28,7 @@ type core struct {
 	precaches map[string]*precaching
 	out       output          // of the present turn
 	touched   map[job.ID]bool // jobs that changed in this turn
+	stored    map[string]bool // digests of blobs that are in the store, or will be before what comes
 	late      job.Time        // when the next tick is due
 	watch     watchers
 	meter     *meter

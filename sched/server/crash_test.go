@@ -165,7 +165,7 @@ func TestReplayIsTheState(t *testing.T) {
 		}
 		return all
 	}
-	before, hash := strip(view()), w.server.core.sched.Hash()
+	before, hash := strip(view()), w.hash()
 	w.restart()
 	after := strip(view())
 	for i := range before {
@@ -173,11 +173,8 @@ func TestReplayIsTheState(t *testing.T) {
 			t.Errorf("before the restart %s\nand after it     %s", before[i], after[i])
 		}
 	}
-	if got := w.server.core.sched.Hash(); got != hash {
+	if got := w.hash(); got != hash {
 		t.Errorf("the scheduler has decided otherwise: %x and %x", hash, got)
-	}
-	if err := w.server.core.sched.Check(); err != nil {
-		t.Error(err)
 	}
 	// And from a snapshot.
 	w.stop()
@@ -186,9 +183,24 @@ func TestReplayIsTheState(t *testing.T) {
 	if !slices.Equal(after, again) {
 		t.Errorf("from the snapshot %s\nand from the log   %s", again, after)
 	}
-	if w.server.core.saved == 0 {
-		t.Error("there was no snapshot")
+	if seq, _, err := w.store.Snapshot(); seq == 0 || err != nil {
+		t.Errorf("the snapshot is of event %d, %v", seq, err)
 	}
+}
+
+// hash is of all that the scheduler has decided, which is checked.
+func (w *world) hash() (h uint64) {
+	w.t.Helper()
+	err := w.server.do(w.t.Context(), func(c *core) {
+		h = c.sched.Hash()
+		if err := c.sched.Check(); err != nil {
+			w.t.Error(err)
+		}
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return h
 }
 
 // TestStoreTakesNothing: with a full disk submits are refused, and what runs goes on.

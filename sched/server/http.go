@@ -76,7 +76,9 @@ func (s *Server) Handler() http.Handler {
 // answer makes a handler one of net/http.
 func (s *Server) answer(h handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		if r.URL.Path != "/v1/submit" { // each job of a stream has its own bound
+			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		}
 		v, err := h(w, r)
 		if errors.Is(err, errDone) {
 			return

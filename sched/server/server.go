@@ -75,7 +75,7 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	m := newMeter(s.registry)
 	c := &core{
 		state: *newState(), opts: &s.opts, log: opts.Log, store: opts.Store, inputs: s.inputs, nodes: map[string]*node{},
-		holders: map[job.ID]*holding{}, precaches: map[string]*precaching{}, touched: map[job.ID]bool{}, meter: m,
+		holders: map[job.ID]*holding{}, precaches: map[string]*precaching{}, touched: map[job.ID]bool{}, stored: map[string]bool{}, meter: m,
 		commit: newCommitter(opts.Store, opts.Log, m), stopped: s.stopped,
 	}
 	s.core = c

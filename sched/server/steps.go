@@ -8,6 +8,7 @@ import (
 
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/store"
 	"github.com/gangway-hpc/gangway/internal/wire"
 )
 
@@ -253,7 +254,7 @@ type stepWait struct {
 	request *api.StepRequest
 	env     string
 	text    string
-	blobs   [][]byte
+	blobs   []store.Blob
 	until   job.Time
 	gone    func() bool // who asked has gone away
 	answer  func(*step, error)
@@ -277,7 +278,7 @@ func (c *core) driveWaiting(r *run) {
 		spec.Program = w.request.Program
 		req := *w.request
 		req.Program = job.Program{}
-		c.out.batch.Blobs = append(c.out.batch.Blobs, w.blobs...)
+		c.keep(w.blobs)
 		c.make(r, stepMade{At: c.now, Spec: spec, Env: w.env, Text: w.text, Want: &want{req}})
 		st := r.Steps[spec.Key.Step]
 		w.answer(st, nil)

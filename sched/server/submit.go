@@ -20,7 +20,7 @@ const maxProgram = 16 << 20
 type proposal struct {
 	submit *api.Submit
 	facts  facts
-	blobs  [][]byte
+	blobs  []store.Blob
 }
 
 // propose checks a Submit, and splits it into what the scheduler, the state and the store
@@ -82,16 +82,37 @@ func commandOf(p *job.Program) string {
 }
 
 // split takes script and environment out of a program: they are blobs.
-func split(p *job.Program) (env, text string, blobs [][]byte) {
+func split(p *job.Program) (env, text string, blobs []store.Blob) {
+	add := func(b []byte) string {
+		digest := store.Digest(b)
+		blobs = append(blobs, store.Blob{Digest: digest, Data: b})
+		return digest
+	}
 	if len(p.Environ) > 0 {
-		b := bytes.Join(p.Environ, []byte{0})
-		env, blobs = store.Digest(b), append(blobs, b)
+		env = add(bytes.Join(p.Environ, []byte{0}))
 	}
 	if len(p.Script) > 0 {
-		text, blobs = store.Digest(p.Script), append(blobs, p.Script)
+		text = add(p.Script)
 	}
 	p.Environ, p.Script = nil, nil
 	return env, text, blobs
+}
+
+// maxStored is how many digests are remembered of blobs that are in the store.
+const maxStored = 4096
+
+// keep has blobs stored with this turn's events, but for those that are known to be there.
+func (c *core) keep(blobs []store.Blob) {
+	for _, b := range blobs {
+		if c.stored[b.Digest] {
+			continue
+		}
+		c.out.batch.Blobs = append(c.out.batch.Blobs, b)
+		if len(c.stored) >= maxStored {
+			clear(c.stored)
+		}
+		c.stored[b.Digest] = true // what comes later is stored later
+	}
 }
 
 // fill is the contrary of split.
@@ -138,7 +159,7 @@ func (c *core) submit(p *proposal, answer func(*api.Submitted)) {
 		n = spec.Array.Len()
 	}
 	c.watch.job(e.ID)
-	c.out.batch.Blobs = append(c.out.batch.Blobs, p.blobs...)
+	c.keep(p.blobs)
 	c.out.submits = append(c.out.submits, waiting{e.ID, n, func(err error) { answer(&api.Submitted{Error: unstored(err)}) }})
 	c.after(func() { answer(&api.Submitted{ID: e.ID, Tasks: tasksOf(n, spec.Array)}) })
 }
