@@ -55,7 +55,7 @@ func testClusterKill(t *testing.T, bin string) {
 		name, _, _ := strings.Cut(state, "|")
 		states[name]++
 		if state != "COMPLETED|0:0" && !k.hit[id] {
-			t.Errorf("job %s, of which nothing was killed: %s\n%s", id, state, c.do(t, "scontrol", "show", "job", id))
+			t.Errorf("job %s, of which nothing was killed: %s\n%s\n%s", id, state, c.file(t, "out-"+id, ""), c.do(t, "scontrol", "show", "job", id))
 		}
 	}
 	t.Logf("%d jobs, %d of which something was killed: %v", len(k.ids), len(k.hit), states)
