@@ -45,10 +45,13 @@ func (v *View) tasks(j *api.Job) string {
 // Merge makes one of the jobs that are waiting tasks of the same array, as Slurm has it;
 // they may come in several, by why they wait. The first one's reason is kept.
 func Merge(jobs []api.Job) []api.Job {
-	kept := jobs[:0]
+	first := slices.IndexFunc(jobs, func(j api.Job) bool { return j.Waiting != nil })
+	if first < 0 {
+		return jobs
+	}
+	kept := jobs[:first]
 	at := map[job.ID]int{}
-	for i := range jobs {
-		j := jobs[i]
+	for _, j := range jobs[first:] {
 		if j.Waiting == nil {
 			kept = append(kept, j)
 			continue

@@ -425,7 +425,7 @@ func (q *Info) Print(w io.Writer, v *View, rows []Row) error {
 	if strings.Contains(q.text, "#") {
 		q.widen(v, &f, rows)
 	}
-	return printRows(w, v, &f, q.Dated, q.NoHeader, rows)
+	return printRows(w, v, &f, q.Dated, q.NoHeader, pointers(rows))
 }
 
 // widen makes the columns that were # as wide as the widest of their texts.

@@ -57,6 +57,8 @@ func span(d job.Duration) string {
 	s := int64(d / job.Second)
 	days, hours, minutes, seconds := s/86400, s/3600%24, s/60%60, s%60
 	switch {
+	case s == 0:
+		return "0:00"
 	case days > 0:
 		return fmt.Sprintf("%d-%02d:%02d:%02d", days, hours, minutes, seconds)
 	case hours > 0:

@@ -355,24 +355,22 @@ func (r *queueReader) sorting() error {
 }
 
 // Select is what of the answer is to be shown, in its order.
-func (q *Queue) Select(v *View, jobs []api.Job) []api.Job {
-	kept := jobs[:0]
+func (q *Queue) Select(v *View, jobs []api.Job) []*api.Job {
 	if !q.Query.Tasks {
 		jobs = Merge(jobs)
 	}
+	kept := make([]*api.Job, 0, len(jobs))
 	for i := range jobs {
-		j := jobs[i]
-		if tasks, ok := q.tasks[arrayID(&j)]; ok && j.Array != nil || ok && j.Waiting != nil {
-			if !narrow(&j, tasks) {
-				continue
-			}
+		j := &jobs[i]
+		if tasks, ok := q.tasks[arrayID(j)]; ok && (j.Array != nil || j.Waiting != nil) && !narrow(j, tasks) {
+			continue
 		}
 		if q.Start && (j.State != job.Pending || !q.jobs.uses("starttime")) {
 			continue
 		}
 		kept = append(kept, j)
 	}
-	slices.SortStableFunc(kept, func(a, b api.Job) int { return q.compare(v, &a, &b) })
+	slices.SortFunc(kept, func(a, b *api.Job) int { return q.compare(v, a, b) })
 	return kept
 }
 
@@ -451,12 +449,12 @@ func known(t job.Time) job.Time {
 }
 
 // Print writes jobs.
-func (q *Queue) Print(w io.Writer, v *View, jobs []api.Job) error {
+func (q *Queue) Print(w io.Writer, v *View, jobs []*api.Job) error {
 	return printRows(w, v, &q.jobs, q.Dated, q.NoHeader, jobs)
 }
 
 // printRows writes a report, with the date, if it is to be dated, and headings.
-func printRows[T any](w io.Writer, v *View, f *Format[T], dated, noHeader bool, rows []T) error {
+func printRows[T any](w io.Writer, v *View, f *Format[T], dated, noHeader bool, rows []*T) error {
 	if !noHeader {
 		if dated {
 			if _, err := fmt.Fprintln(w, v.Date()); err != nil {
@@ -467,12 +465,20 @@ func printRows[T any](w io.Writer, v *View, f *Format[T], dated, noHeader bool, 
 			return err
 		}
 	}
-	for i := range rows {
-		if err := f.Row(w, v, &rows[i]); err != nil {
+	for _, row := range rows {
+		if err := f.Row(w, v, row); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func pointers[T any](list []T) []*T {
+	all := make([]*T, len(list))
+	for i := range list {
+		all[i] = &list[i]
+	}
+	return all
 }
 
 // stateError is that a word is no state of a job.

@@ -98,5 +98,5 @@ func (q *Queue) Join(steps []api.Step, jobs []api.Job) []Step {
 
 // PrintSteps writes steps.
 func (q *Queue) PrintSteps(w io.Writer, v *View, steps []Step) error {
-	return printRows(w, v, &q.steps, false, q.NoHeader, steps)
+	return printRows(w, v, &q.steps, false, q.NoHeader, pointers(steps))
 }
