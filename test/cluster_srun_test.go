@@ -37,7 +37,7 @@ func testSrun(t *testing.T, c *cluster) {
 		errs  string
 	}{
 		{append([]string{"-N4", "-l"}, inShell("echo $SLURM_PROCID/$SLURM_NTASKS on $SLURMD_NODENAME")...), "", 0, "0: 0/4 on n1\n1: 1/4 on n2\n2: 2/4 on n3\n3: 3/4 on n4", ""},
-		{append([]string{"-n12", "-l"}, inShell("test $SLURM_PROCID = 3 && printf 'no end'; true")...), "", 0, " 3: no end", ""},
+		{append([]string{"-n12", "-l"}, inShell("test $SLURM_PROCID = 3 && printf 'no end'; true")...), "", 0, "3: no end", ""},
 		{[]string{"-N2", "-Q", "cat"}, "one\ntwo\n", 0, "one\ntwo", ""},
 		{[]string{"-N2", "-i", "all", "-l", "cat"}, "in\n", 0, "0: in\n1: in", ""},
 		{[]string{"-N2", "-i", "1", "-l", "cat"}, "in\n", 0, "1: in", ""},

@@ -36,7 +36,8 @@ func sbatch(ctx context.Context, env *cli.Env, args []string) error {
 	nameBatch(o, path)
 	sayWarnings(env, o)
 	s := submission(env, o)
-	if s.Program, err = batchProgram(env, o, path); err != nil {
+	s.Command = commandPath(env, path)
+	if s.Program, err = batchProgram(env, o); err != nil {
 		return err
 	}
 	c, err := contact(env)
@@ -129,14 +130,19 @@ func submission(env *cli.Env, o *slurm.Options) *api.Submit {
 	return s
 }
 
+// commandPath is a script as it is shown; empty: it has no file.
+func commandPath(env *cli.Env, path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(workDir(env, ""), path)
+}
+
 // batchProgram is what a batch step runs.
-func batchProgram(env *cli.Env, o *slurm.Options, path string) (*job.Program, error) {
+func batchProgram(env *cli.Env, o *slurm.Options) (*job.Program, error) {
 	p := o.Program
-	if len(o.Operands) > 0 {
-		p.Args = append(p.Args, []byte(path))
-		for _, arg := range o.Operands[1:] {
-			p.Args = append(p.Args, []byte(arg))
-		}
+	for _, arg := range o.Operands[min(1, len(o.Operands)):] {
+		p.Args = append(p.Args, []byte(arg))
 	}
 	return &p, completeProgram(env, o, &p)
 }

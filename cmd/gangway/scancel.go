@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/user"
+	"strconv"
 	"strings"
 
 	"github.com/gangway-hpc/gangway/internal/api"
@@ -55,6 +56,9 @@ func userName(text string) (string, error) {
 	}
 	if u, err := user.LookupId(text); err == nil {
 		return u.Username, nil
+	}
+	if _, err := strconv.ParseUint(text, 10, 32); err == nil {
+		return text, nil
 	}
 	return "", &slurm.Refusal{Lines: []string{"error: Invalid user name: " + text}, Code: 1}
 }

@@ -129,7 +129,10 @@ func (c slurmCommand) words(err error) (text string, code int) {
 		lines = strings.Replace(lines, "error: ", "error: "+failed, 1)
 	}
 	b.WriteString(lines)
-	return b.String(), 1
+	if code = fault.Code(err); code <= 128 {
+		code = 1 // Slurm has no others, but for signals
+	}
+	return b.String(), code
 }
 
 // contact makes a client of the cluster that is meant.

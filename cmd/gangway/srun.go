@@ -57,6 +57,9 @@ func runStep(r *stepRun, change func(*stepRun) error) (err error) {
 	signals := r.catch()
 	defer signals.stop()
 	if o.JobID != 0 && !o.TestOnly {
+		if err := r.everywhere(ctx); err != nil {
+			return err
+		}
 		code, err := r.run(ctx, o.JobID)
 		return ended(code, err)
 	}
@@ -75,6 +78,24 @@ func runStep(r *stepRun, change func(*stepRun) error) (err error) {
 	code, err := r.run(ctx, a.id)
 	a.end(max(code, fault.Code(err)))
 	return ended(code, err)
+}
+
+// everywhere makes a step for which nothing was said one of all nodes of its job.
+func (r *stepRun) everywhere(ctx context.Context) error {
+	q := r.request
+	if q.MinNodes > 0 || q.Tasks > 0 || len(q.NodeList) > 0 {
+		return nil
+	}
+	j, err := r.client.Job(ctx, r.options.JobID)
+	var refused *api.Error
+	if errors.As(err, &refused) {
+		return stepRefused(r.name, r.options.JobID, err)
+	}
+	if err == nil && len(j.NodeList) > 0 {
+		q.MinNodes = len(j.NodeList)
+		q.MaxNodes = q.MinNodes
+	}
+	return err
 }
 
 // ended makes an exit code an error.

@@ -99,6 +99,9 @@ func (s *signals) handle(r *stepRun, sig syscall.Signal) {
 	}
 }
 
+// abortTime is how long ranks have for their own answer to an interrupt.
+const abortTime = 2 * time.Second
+
 // interrupt counts interrupts.
 func (s *signals) interrupt(r *stepRun) {
 	quick := time.Since(s.last) <= time.Second
@@ -113,7 +116,7 @@ func (s *signals) interrupt(r *stepRun) {
 		r.tell("sending Ctrl-C to StepId=%s.%s", r.step.Key.Job, r.step.Key.Step)
 		s.session.Signal(syscall.SIGINT)
 		r.tell("Job step aborted: Waiting up to 32 seconds for job step to finish.")
-		go r.kill(false)
+		time.AfterFunc(abortTime, func() { r.kill(false) })
 	default:
 		r.tell("forcing job termination")
 		go r.kill(true)

@@ -147,7 +147,8 @@ gangway submit --dependency=afterok:4711 --array=0-15%4 shard.sh`,
 		}
 		nameBatch(o, path)
 		s := submission(env, o)
-		if s.Program, err = batchProgram(env, o, path); err != nil {
+		s.Command = commandPath(env, path)
+		if s.Program, err = batchProgram(env, o); err != nil {
 			return native(err)
 		}
 		c, err := contact(env)
@@ -219,9 +220,9 @@ programs on them. The nodes are given back when it ends.`,
 
 func cancelVerb(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "cancel [flags] JOB[_TASK][.STEP] [JOB...]",
+		Use:   "cancel [flags] JOB [JOB...]",
 		Short: "end jobs or steps, or send them a signal",
-		Long: `End jobs that wait or run, tasks of arrays, or steps. Programs get SIGTERM, and SIGKILL
+		Long: `End jobs that wait or run, tasks of arrays (JOB_TASK), or steps (JOB.STEP). Programs get SIGTERM, and SIGKILL
 30 s later. With --signal they get only that.`,
 		Example:    "gangway cancel 4711\ngangway cancel 4711_3 4712.0\ngangway cancel --signal=USR1 4711",
 		SuggestFor: []string{"scancel", "kill", "stop"},

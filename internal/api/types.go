@@ -20,6 +20,8 @@ type Submit struct {
 	// TestOnly: the job is not made, but checked, and Submitted.Start says when it would
 	// start.
 	TestOnly bool `json:",omitempty"`
+	// Command is shown as what the job runs: the path of its script.
+	Command string `json:",omitempty"`
 	// Unheld: an allocation lasts although nobody holds it.
 	Unheld bool `json:",omitempty"`
 	// Once is a random text: a request that is sent again with the same one within a day

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 
@@ -77,6 +78,7 @@ type facts struct {
 	SubmitDir  []byte       `json:",omitempty"`
 	Dependency string       `json:",omitempty"`
 	Once       string       `json:",omitempty"`
+	Unheld     bool         `json:",omitempty"`
 
 	GPUs, GPUsPerNode, GPUsPerTask string `json:",omitempty"`
 }
@@ -112,12 +114,6 @@ type result struct {
 	Start, End  job.Time
 	Usage       job.Usage
 	Image       string `json:",omitempty"`
-}
-
-// envelope is an event as it is stored.
-type envelope struct {
-	K string
-	V json.RawMessage
 }
 
 // kindOf is the name under which an event is stored.
@@ -201,13 +197,14 @@ func encode(e any) ([]byte, error) {
 
 // decode is the contrary of encode.
 func decode(b []byte) (any, error) {
-	var env envelope
-	if err := json.Unmarshal(b, &env); err != nil {
-		return nil, fmt.Errorf("read event: %w", err)
+	rest, ok := bytes.CutPrefix(b, []byte(`{"K":"`))
+	kind, v, found := bytes.Cut(rest, []byte(`","V":`))
+	if !ok || !found || !bytes.HasSuffix(v, []byte("}")) {
+		return nil, fmt.Errorf("read event: %.40q is none", b)
 	}
-	e, err := decodeAs(env.K, env.V)
+	e, err := decodeAs(string(kind), v[:len(v)-1])
 	if err != nil {
-		return nil, fmt.Errorf("read event %s: %w", env.K, err)
+		return nil, fmt.Errorf("read event %s: %w", kind, err)
 	}
 	return e, nil
 }

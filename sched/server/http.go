@@ -315,7 +315,7 @@ func (c *core) tickHolders() {
 			continue
 		}
 		sub := c.submission(id)
-		if h.gone == 0 || c.now < h.gone.Add(holderSpan) || sub.Facts.Program != nil {
+		if h.gone == 0 || c.now < h.gone.Add(holderSpan) || sub.Facts.Program != nil || sub.Facts.Unheld {
 			continue
 		}
 		c.log.Info("allocation without its holder is ended", "job", id)

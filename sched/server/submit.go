@@ -30,7 +30,7 @@ func propose(who identity, q *api.Submit) (*proposal, *api.Error) {
 	q.Spec.UID, q.Spec.User = who.uid, who.name()
 	p.facts = facts{
 		GID: who.gid, Comment: q.Comment, SubmitHost: q.SubmitHost, SubmitDir: q.SubmitDir, Dependency: q.Dependency,
-		Once: q.Once, GPUs: q.GPUs, GPUsPerNode: q.GPUsPerNode, GPUsPerTask: q.GPUsPerTask,
+		Once: q.Once, Unheld: q.Unheld, Command: q.Command, GPUs: q.GPUs, GPUsPerNode: q.GPUsPerNode, GPUsPerTask: q.GPUsPerTask,
 	}
 	if p.facts.Once != "" {
 		p.facts.Once = fmt.Sprintf("%d/%.64s", who.uid, q.Once)
@@ -42,7 +42,9 @@ func propose(who identity, q *api.Submit) (*proposal, *api.Error) {
 	if err := checkProgram(&program); err != nil {
 		return nil, err
 	}
-	p.facts.Command = commandOf(&program)
+	if p.facts.Command == "" {
+		p.facts.Command = commandOf(&program)
+	}
 	p.facts.Env, p.facts.Text, p.blobs = split(&program)
 	p.facts.Program = &program
 	return p, nil
@@ -75,9 +77,6 @@ func checkProgram(p *job.Program) *api.Error {
 // commandOf is what is shown as a job's command: its script's path, as the client sends
 // it, or its arguments.
 func commandOf(p *job.Program) string {
-	if len(p.Script) > 0 && len(p.Args) > 0 {
-		return string(p.Args[0])
-	}
 	return string(bytes.Join(p.Args, []byte(" ")))
 }
 
