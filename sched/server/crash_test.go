@@ -68,7 +68,7 @@ func TestCrashesLoseNothing(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for round := range 12 {
 		stop := make(chan struct{})
-		submitted := make(chan map[job.ID]string)
+		submitted, count := make(chan map[job.ID]string), make(chan struct{}, 10000)
 		go func() {
 			got := map[job.ID]string{}
 			defer func() { submitted <- got }()
@@ -91,9 +91,13 @@ func TestCrashesLoseNothing(t *testing.T) {
 					t.Errorf("job %v is %s and %s", a.ID, other, name)
 				}
 				got[a.ID] = name
+				count <- struct{}{}
 			}
 		}()
-		time.Sleep(time.Duration(5+rng.IntN(60)) * time.Millisecond)
+		for range 1 + rng.IntN(10) {
+			<-count
+		}
+		time.Sleep(time.Duration(rng.IntN(5000)) * time.Microsecond)
 		w.crash()
 		close(stop)
 		for id, name := range <-submitted {

@@ -6,6 +6,8 @@ import (
 	"encoding/gob"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"runtime"
 	"slices"
 	"time"
 
@@ -42,22 +44,67 @@ func (c *core) restore(ctx context.Context) error {
 		}
 	}
 	c.seq, c.saved = from, from
-	err = c.store.Read(ctx, from, func(seq uint64, b []byte) error {
-		e, err := decode(b)
-		if err == nil {
-			err = c.replay(e)
-		}
-		if err != nil {
-			return fmt.Errorf("event %d: %w", seq, err)
-		}
-		c.seq = seq
-		return nil
-	})
+	err = c.readAll(ctx, from)
 	if err != nil {
 		return fmt.Errorf("restore the state: %w", err)
 	}
 	c.log.Info("state is restored", "events", c.seq, "after_snapshot", c.seq-from, "jobs", c.last, "dur", time.Since(began))
 	return nil
+}
+
+// maxAhead is how many events are decoded before they are replayed.
+const maxAhead = 1024
+
+// decoding is an event that is being decoded.
+type decoding struct {
+	seq  uint64
+	data []byte
+	e    any
+	err  error
+	done chan struct{}
+}
+
+// readAll replays the events after one. They are decoded by several goroutines, and
+// replayed in their order by this one.
+func (c *core) readAll(ctx context.Context, from uint64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	work, order := make(chan *decoding, maxAhead), make(chan *decoding, maxAhead)
+	for range runtime.GOMAXPROCS(0) {
+		go func() {
+			for d := range work {
+				d.e, d.err = decode(d.data)
+				close(d.done)
+			}
+		}()
+	}
+	read := make(chan error, 1)
+	go func() {
+		defer close(work)
+		defer close(order)
+		read <- c.store.Read(ctx, from, func(seq uint64, b []byte) error {
+			d := &decoding{seq: seq, data: b, done: make(chan struct{})}
+			for _, ch := range []chan *decoding{work, order} {
+				select {
+				case ch <- d:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			return nil
+		})
+	}()
+	for d := range order {
+		<-d.done
+		if d.err == nil {
+			d.err = c.replay(d.e)
+		}
+		if d.err != nil {
+			return fmt.Errorf("event %d: %w", d.seq, d.err)
+		}
+		c.seq = d.seq
+	}
+	return <-read
 }
 
 func (c *core) load(data []byte) error {
@@ -100,25 +147,48 @@ func (c *core) load(data []byte) error {
 	return nil
 }
 
-// dump writes a snapshot of the state.
-func (c *core) dump() ([]byte, error) {
-	v := saved{Subs: c.subs, Once: c.once, Fates: c.fates, Held: c.held, Dirty: c.dirty, Last: c.last, Known: c.known, Parts: c.parts}
-	short := func(r *run) *run {
-		c := *r
-		c.Facts, c.now = nil, present{}
-		return &c
+// picture is a state as it is at a moment: what is changed later is not changed in it, so
+// that it can be written while the core goes on.
+type picture struct {
+	saved
+	sched *sched.Scheduler
+}
+
+// picture costs next to nothing but for what runs.
+func (c *core) picture() *picture {
+	p := &picture{sched: c.sched.Fork(), saved: saved{
+		Subs: c.subs[:len(c.subs):len(c.subs)], Once: maps.Clone(c.once), Fates: maps.Clone(c.fates), Held: maps.Clone(c.held), Dirty: map[string][]attempt{},
+		Last: c.last, Known: slices.Clone(c.known), Parts: slices.Clone(c.parts),
+	}}
+	for name, list := range c.dirty {
+		p.Dirty[name] = slices.Clone(list)
 	}
 	for _, r := range c.runs {
-		v.Runs = append(v.Runs, short(r))
+		p.Runs = append(p.Runs, r.copy())
 	}
 	for _, r := range c.past {
-		v.Past = append(v.Past, short(r))
+		p.Past = append(p.Past, &run{Of: r.Of, Alloc: r.Alloc, Start: r.Start, Done: r.Done, Next: r.Next, Fate: r.Fate})
 	}
+	return p
+}
+
+// copy is what is saved of a run. Steps that have ended are not changed any more.
+func (r *run) copy() *run {
+	c := &run{Of: r.Of, Alloc: r.Alloc, Start: r.Start, Done: slices.Clone(r.Done), Next: r.Next, Fate: r.Fate, Steps: map[job.StepID]*step{}}
+	for id, st := range r.Steps {
+		g := &gang{Key: st.Gang.Key, Nodes: slices.Clone(st.Gang.Nodes), Starting: st.Gang.Starting}
+		c.Steps[id] = &step{Spec: st.Spec, Env: st.Env, Text: st.Text, Want: st.Want, Made: st.Made, Begun: st.Begun, Gang: g, Result: st.Result, Avoid: st.Avoid}
+	}
+	return c
+}
+
+// bytes is a picture as it is saved.
+func (p *picture) bytes() ([]byte, error) {
 	var b bytes.Buffer
-	if err := gob.NewEncoder(&b).Encode(&v); err != nil {
+	if err := gob.NewEncoder(&b).Encode(&p.saved); err != nil {
 		return nil, fmt.Errorf("write snapshot: %w", err)
 	}
-	if err := c.sched.Snapshot(&b); err != nil {
+	if err := p.sched.Snapshot(&b); err != nil {
 		return nil, fmt.Errorf("write snapshot: %w", err)
 	}
 	return b.Bytes(), nil
@@ -126,39 +196,38 @@ func (c *core) dump() ([]byte, error) {
 
 // snapshot has the present state saved once its events are durable.
 func (c *core) snapshot() {
-	data, err := c.dump()
-	if err != nil {
-		c.log.Error("make snapshot", "err", err)
-		return
+	if !c.saving.TryLock() {
+		return // the one before is still being written
 	}
-	seq := c.seq
+	p, seq := c.picture(), c.seq
 	c.saved = seq
 	c.after(func() {
-		if !c.saving.TryLock() {
-			return // the one before is still being written
-		}
 		go func() {
 			defer c.saving.Unlock()
-			if err := c.store.SaveSnapshot(seq, data); err != nil {
-				c.log.Error("save snapshot", "err", err)
-			}
+			c.save(p, seq)
 		}()
 	})
 }
 
-// saveNow saves a snapshot when the core and the committer have ended.
-func (c *core) saveNow() {
-	c.saving.Lock()
-	defer c.saving.Unlock()
-	if c.seq == c.saved || c.commit.broken.Load() {
-		return
-	}
-	data, err := c.dump()
+func (c *core) save(p *picture, seq uint64) {
+	data, err := p.bytes()
 	if err == nil {
-		err = c.store.SaveSnapshot(c.seq, data)
+		err = c.store.SaveSnapshot(seq, data)
 	}
 	if err != nil {
 		c.log.Error("save snapshot", "err", err)
+	}
+}
+
+// saveNow saves a snapshot when the core and the committer have ended.
+func (c *core) saveNow() {
+	if c.commit.broken.Load() {
+		return
+	}
+	c.saving.Lock()
+	defer c.saving.Unlock()
+	if c.seq != c.saved {
+		c.save(c.picture(), c.seq)
 	}
 }
 
