@@ -56,8 +56,12 @@ func (x explained) Text(w io.Writer) error {
 	if len(x.Relaxations) > 0 {
 		fmt.Fprintln(w, "\nwhat would start it sooner:")
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		said := map[string]bool{}
 		for _, r := range x.Relaxations {
-			fmt.Fprintf(t, "  %s\t%s\n", r.Text, expectedWord(r.Start, x.now))
+			if !said[r.Text] {
+				fmt.Fprintf(t, "  %s\t%s\n", r.Text, expectedWord(r.Start, x.now))
+			}
+			said[r.Text] = true
 		}
 		return t.Flush()
 	}
@@ -104,6 +108,7 @@ type planned struct {
 	Changes []api.PlanChange `json:"changes"`
 	Now     job.Time         `json:"now"`
 	names   map[job.ID]string
+	ids     map[job.ID]string // as people see them
 }
 
 // Text implements cli.Result.
@@ -115,7 +120,7 @@ func (p planned) Text(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "JOB\tNAME\tSTARTS\tWOULD START\tCHANGE")
 	for _, c := range p.Changes {
-		id, name := c.ID.String(), p.names[c.ID]
+		id, name := cmp.Or(p.ids[c.ID], c.ID.String()), p.names[c.ID]
 		if c.ID == 0 {
 			id, name = "-", "what you asked about"
 		}
@@ -178,9 +183,11 @@ sbatch), nodes were drained, or jobs cancelled. Nothing is changed: it is tried 
 			if err != nil {
 				return err
 			}
-			p := planned{Changes: notNil(page.Items), Now: cmp.Or(page.Now, now), names: map[job.ID]string{}}
+			p := planned{Changes: notNil(page.Items), Now: cmp.Or(page.Now, now), names: map[job.ID]string{}, ids: map[job.ID]string{}}
+			v := newView(env)
 			for i := range jobs {
-				p.names[jobs[i].ID] = jobs[i].Name
+				j := &jobs[i]
+				p.names[j.ID], p.ids[j.ID] = j.Name, v.JobID(j)
 			}
 			slices.SortStableFunc(p.Changes, func(a, b api.PlanChange) int { return cmp.Compare(a.ID, b.ID) })
 			return out.Print(p)

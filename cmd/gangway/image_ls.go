@@ -60,18 +60,27 @@ func imageLs(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "ls",
 		Short:      "list the images of the store",
-		Long:       "List the images of the store. SIZE is what an image takes on disk, OWN is the part of\nit that no other image shares.",
-		Example:    "gangway image ls\ngangway image ls --json",
+		Long:       "List the images of the store. SIZE is what an image takes on disk, OWN is the part of\nit that no other image shares. With --nodes: which images the nodes of the cluster have.",
+		Example:    "gangway image ls\ngangway image ls --json\ngangway image ls --nodes all",
 		SuggestFor: []string{"list"},
 	}
 	f := newImageFlags(env, cmd)
 	out := cli.NewReporter(env, cmd)
-	cmd.RunE = func(*cobra.Command, []string) error {
+	var nodes []string
+	cmd.Flags().StringArrayVar(&nodes, "nodes", nil, "on these `nodes` of the cluster, as n[1-4], or all")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s, _, err := f.open()
 		if err != nil {
 			return err
 		}
 		images, err := s.List()
+		if nodes != nil {
+			names := map[string]string{}
+			for _, i := range images {
+				names[string(i.Manifest)] = familiar(i.Reference)
+			}
+			return listNodeImages(cmd.Context(), env, out, nodes, names)
+		}
 		list := imageList{Images: []listedImage{}, now: env.Now()}
 		sizes := s.Sizes(images)
 		for n, i := range images {

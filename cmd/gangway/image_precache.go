@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
 )
@@ -23,11 +24,16 @@ func imagePrecache(env *cli.Env) *cobra.Command {
 		Short: "fetch many images without disturbing what runs",
 		Long: `Fetch many images, those named and those listed in a file, one a line (# begins a
 comment, - is standard input). It runs at the lowest priority of processor and disk,
-goes on where an image cannot be had, and exits 125 if any could not.`,
-		Example: "gangway image precache --from images.txt --limit-rate 200M\ngangway image precache --pin debian:12",
+goes on where an image cannot be had, and exits 125 if any could not.
+With --nodes or --partition the nodes of a cluster do so, each into its own store.`,
+		Example: "gangway image precache --from images.txt --limit-rate 200M\ngangway image precache --pin debian:12\ngangway image precache --nodes n[1-4] debian:12",
 	}
 	f := newPullFlags(env, cmd)
 	var from string
+	var nodes []string
+	var partition string
+	cmd.Flags().StringArrayVar(&nodes, "nodes", nil, "on these `nodes` of the cluster, as n[1-4]; all: on all")
+	cmd.Flags().StringVar(&partition, "partition", "", "on the nodes of this partition")
 	var pin bool
 	cmd.Flags().StringVar(&from, "from", "", "file of references, one a line")
 	cmd.Flags().BoolVar(&pin, "pin", false, "protect the images from gc and rm")
@@ -39,6 +45,12 @@ goes on where an image cannot be had, and exits 125 if any could not.`,
 		names := append(args, listed...)
 		if len(names) == 0 {
 			return fault.Usage(errors.New("precache: no image is named"), "gangway image precache --from FILE, or IMAGE...")
+		}
+		if nodes != nil || partition != "" {
+			if pin {
+				return fault.Usage(errors.New("precache: --pin is about this host's store"), "leave it out")
+			}
+			return precacheNodes(cmd.Context(), env, &api.Precache{Images: names, Nodes: nodes, Partition: partition, Rate: int64(f.rate.n)}, f.quiet, f.json)
 		}
 		p, err := f.puller()
 		if err != nil {

@@ -361,6 +361,9 @@ Times are as Slurm takes them: 2026-03-01, 08:00, now-2hours, yesterday's is now
 			if err != nil {
 				return err
 			}
+			if !q.Tasks {
+				past = listing.Gather(past)
+			}
 			if limit > 0 && len(past) > limit {
 				past = past[len(past)-limit:]
 			}

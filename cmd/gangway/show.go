@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -66,7 +65,7 @@ func (x shownJob) Text(w io.Writer) error {
 	s.line("nodes", "%s", slurm.Fold(j.NodeList))
 	for i := range j.Shares {
 		n := &j.Shares[i]
-		s.line("  "+n.Node, "%d tasks, %d CPUs, %s%s", n.Tasks, n.CPUs, image.FormatBytes(n.Memory<<20), withDevices(n.Devices))
+		s.line("  "+n.Node, "%s, %s, %s%s", plural(n.Tasks, "task"), plural(n.CPUs, "CPU"), image.FormatBytes(n.Memory<<20), withDevices(n.Devices))
 	}
 	s.line("attempt", "%s", attemptWord(j))
 	if j.State.Done() {
@@ -90,7 +89,7 @@ func (x shownJob) Text(w io.Writer) error {
 		if st.Phase == "preparing" {
 			state = strings.TrimSpace("preparing " + st.Progress)
 		}
-		s.line("step "+st.Key.Step.String(), "%s  %s  %s, %d tasks on %s", quoteName(st.Name), state, stepTime(st, x.now), st.Tasks, slurm.Fold(st.Nodes))
+		s.line("step "+st.Key.Step.String(), "%s  %s  %s, %s on %s", quoteName(st.Name), state, stepTime(st, x.now), plural(st.Tasks, "task"), slurm.Fold(st.Nodes))
 	}
 	return s.t.Flush()
 }
@@ -201,19 +200,11 @@ func (x jobEvents) Text(w io.Writer) error {
 	for _, e := range x.Events {
 		text := e.Text
 		if text == "" {
-			text = compact(e.Data)
+			text = eventText(&e)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\n", at(e.At).Format("15:04:05.000"), e.Kind, text)
 	}
 	return t.Flush()
-}
-
-// compact is an event's data in a line.
-func compact(b json.RawMessage) string {
-	if len(b) > 300 {
-		return string(b[:300]) + "…"
-	}
-	return string(b)
 }
 
 // shownNode is what "gangway show node" prints.

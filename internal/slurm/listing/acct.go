@@ -368,7 +368,7 @@ func (q *Acct) Print(w io.Writer, v *View, past []api.Past) error {
 		}
 	}
 	if !q.expand {
-		past = gather(past)
+		past = Gather(past)
 	}
 	for i := range past {
 		p := &past[i]
@@ -391,8 +391,8 @@ func (q *Acct) Print(w io.Writer, v *View, past []api.Past) error {
 	return nil
 }
 
-// gather makes one line of the tasks of an array that wait, unless some were asked for.
-func gather(past []api.Past) []api.Past {
+// Gather makes one line of the tasks of an array that wait.
+func Gather(past []api.Past) []api.Past {
 	kept := make([]api.Past, 0, len(past))
 	at := map[job.ID]int{}
 	for i := range past {
