@@ -69,18 +69,14 @@ func imageLs(env *cli.Env) *cobra.Command {
 	var nodes []string
 	cmd.Flags().StringArrayVar(&nodes, "nodes", nil, "on these `nodes` of the cluster, as n[1-4], or all")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if nodes != nil {
+			return listNodeImages(cmd.Context(), env, out, nodes)
+		}
 		s, _, err := f.open()
 		if err != nil {
 			return err
 		}
 		images, err := s.List()
-		if nodes != nil {
-			names := map[string]string{}
-			for _, i := range images {
-				names[string(i.Manifest)] = familiar(i.Reference)
-			}
-			return listNodeImages(cmd.Context(), env, out, nodes, names)
-		}
 		list := imageList{Images: []listedImage{}, now: env.Now()}
 		sizes := s.Sizes(images)
 		for n, i := range images {

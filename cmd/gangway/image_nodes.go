@@ -141,23 +141,23 @@ type imagesOfNodes struct {
 
 type nodesOfImage struct {
 	Digest string   `json:"digest"`
-	Name   string   `json:"name,omitempty"` // where this host's store knows one
+	Name   string   `json:"name"` // short, for people
 	Nodes  []string `json:"nodes"`
 }
 
 // Text implements cli.Result.
 func (l imagesOfNodes) Text(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "DIGEST\tIMAGE\tCOUNT\tNODES")
+	fmt.Fprintln(t, "IMAGE\tDIGEST\tCOUNT\tNODES")
 	for _, i := range l.Images {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\n", oci.Digest(i.Digest).Short(), cmp.Or(i.Name, "-"), len(i.Nodes), slurm.Fold(i.Nodes))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\n", i.Name, oci.Digest(i.Digest).Short(), len(i.Nodes), slurm.Fold(i.Nodes))
 	}
 	return t.Flush()
 }
 
 // listNodeImages asks which images the nodes have; wanted are the nodes, all of them if
 // it has "all".
-func listNodeImages(ctx context.Context, env *cli.Env, out *cli.Reporter, wanted []string, names map[string]string) error {
+func listNodeImages(ctx context.Context, env *cli.Env, out *cli.Reporter, wanted []string) error {
 	all := slices.Contains(wanted, "all")
 	list, err := expandAll(wanted)
 	if err != nil {
@@ -173,14 +173,15 @@ func listNodeImages(ctx context.Context, env *cli.Env, out *cli.Reporter, wanted
 			if !all && !slices.Contains(list, n.Node) {
 				continue
 			}
-			for _, digest := range n.Images {
-				on[digest] = append(on[digest], n.Node)
+			for _, image := range n.Images {
+				on[image] = append(on[image], n.Node)
 			}
 		}
 		result := imagesOfNodes{Images: []nodesOfImage{}}
-		for _, digest := range slices.Sorted(maps.Keys(on)) {
-			slurm.SortHosts(on[digest])
-			result.Images = append(result.Images, nodesOfImage{digest, names[digest], on[digest]})
+		for _, image := range slices.Sorted(maps.Keys(on)) {
+			slurm.SortHosts(on[image])
+			at := max(0, strings.LastIndex(image, "@"))
+			result.Images = append(result.Images, nodesOfImage{strings.TrimPrefix(image[at:], "@"), familiar(image[:at]), on[image]})
 		}
 		return out.Print(result)
 	})

@@ -57,7 +57,7 @@ type Precached struct {
 	Fault        *job.Fault `json:",omitempty"`
 }
 
-// NodeImages are the images that a node has, by digest: GET /v1/images.
+// NodeImages are the images that a node has, as REFERENCE@DIGEST: GET /v1/images.
 type NodeImages struct {
 	Node   string
 	Images []string
