@@ -45,10 +45,12 @@ type gang struct {
 	Starting bool // START was, or is being, sent
 
 	killing   bool
+	asked     bool // to be ended: what follows is no failure of a node
 	grace     job.Duration
 	why       string
 	cause     *job.Fault // what made the gang end, if that is not an end of a node
 	causeOf   []string   // nodes of cause
+	first     []string   // nodes that had failed when the others were ended
 	killAt    job.Time   // when it is to be ended because a rank has ended; 0: not
 	deadline  job.Time   // of START; 0: none
 	renewed   job.Time
@@ -99,6 +101,15 @@ func (g *gang) each(yield func(*gangNode) bool) {
 	}
 }
 
+// failedNodes yields the nodes with a fault.
+func (g *gang) failedNodes(yield func(*gangNode) bool) {
+	for i := range g.Nodes {
+		if n := &g.Nodes[i]; n.Phase == ended && n.End.Fault != nil && !yield(n) {
+			return
+		}
+	}
+}
+
 // count is the number of nodes that are at least in a phase.
 func (g *gang) count(p phase) int {
 	n := 0
@@ -125,6 +136,11 @@ func (g *gang) decide(p *job.Program, now job.Time) []action {
 		return nil
 	}
 	if grace, why, end := g.over(p, now); end {
+		for n := range g.failedNodes {
+			if !slices.Contains(g.first, n.Name) {
+				g.first = append(g.first, n.Name)
+			}
+		}
 		return g.kill(grace, why)
 	}
 	switch {
@@ -197,6 +213,12 @@ func (g *gang) kill(grace job.Duration, why string) []action {
 	return all
 }
 
+// stop ends a gang because somebody wants that.
+func (g *gang) stop(grace job.Duration, why string) []action {
+	g.asked = true
+	return g.kill(grace, why)
+}
+
 // again is what a node is to be told that has come back and knows the step, or that may
 // not have heard the last word.
 func (g *gang) again(n *gangNode) []action {
@@ -244,8 +266,12 @@ func (g *gang) result(now job.Time) result {
 			}
 		}
 	}
-	g.faults(all, &r)
+	if !g.asked {
+		g.faults(all, &r)
+	}
 	switch {
+	case g.asked && r.Failed == nil && r.Start == 0:
+		r.State = job.CancelledState
 	case r.Fault != nil && (r.Failed == nil || r.Start == 0 || g.cause != nil):
 		r.State, r.Exit = job.Failed, cmp.Or(r.Fault.Code, 125)
 	case r.Failed != nil:
@@ -263,9 +289,20 @@ func (g *gang) faults(all []*job.StepEnd, r *result) {
 		r.Fault, r.FaultNodes = g.cause, g.causeOf
 		return
 	}
+	// What failed before the others were ended is the cause; of those only what failed alike.
+	slices.SortStableFunc(all, func(a, b *job.StepEnd) int {
+		first := func(e *job.StepEnd) int {
+			if slices.Contains(g.first, e.Node) {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Compare(first(a), first(b))
+	})
 	for _, e := range all {
 		switch {
-		case e.Fault == nil || e.Fault.What == g.why && g.why != "":
+		case e.Fault == nil:
+		case r.Fault == nil && len(g.first) > 0 && !slices.Contains(g.first, e.Node):
 		case r.Fault == nil:
 			r.Fault, r.FaultNodes = e.Fault, []string{e.Node}
 		case r.Fault.What == e.Fault.What && r.Fault.Cause == e.Fault.Cause:

@@ -372,31 +372,14 @@ func (c *core) jobs(q *api.Query, states []job.State) (api.Page[*api.Job], error
 		}
 		after = job.ID(n)
 	}
-	var ids []job.ID
-	switch {
-	case len(q.IDs) > 0:
-		for _, id := range q.IDs {
-			ids = append(ids, c.tasksOf(id)...)
-		}
-	default:
-		for v := range c.sched.Running {
-			ids = append(ids, v.ID)
-		}
-		for v := range c.sched.Pending {
-			ids = append(ids, v.ID)
-		}
-		if q.Recent || len(states) > 0 {
-			ids = append(ids, c.ended(c.now.Add(-recently))...)
-		}
+	views, err := c.chosen(q, states)
+	if err != nil {
+		return page, err
 	}
-	slices.Sort(ids)
 	shown := map[job.ID]*api.Job{} // by array: its tasks that wait
-	for _, id := range slices.Compact(ids) {
-		if id <= after {
-			continue
-		}
-		v, ok := c.sched.Job(id)
-		if !ok || !c.wanted(q, states, &v) {
+	for i := range views {
+		v := &views[i]
+		if v.ID <= after || i > 0 && v.ID == views[i-1].ID || !c.wanted(q, states, v) {
 			continue
 		}
 		if v.Array != 0 && v.State == job.Pending && !q.Tasks {
@@ -409,7 +392,7 @@ func (c *core) jobs(q *api.Query, states []job.State) (api.Page[*api.Job], error
 			page.Next = strconv.FormatUint(uint64(page.Items[len(page.Items)-1].ID), 10)
 			break
 		}
-		j := c.viewOf(&v)
+		j := c.viewOf(v)
 		if j.Spec, j.Shares = nil, nil; v.Array != 0 && v.State == job.Pending && !q.Tasks {
 			j.Waiting = addTask(nil, v.Task)
 			shown[v.Array] = j
@@ -417,6 +400,40 @@ func (c *core) jobs(q *api.Query, states []job.State) (api.Page[*api.Job], error
 		page.Items = append(page.Items, j)
 	}
 	return page, nil
+}
+
+// chosen are the jobs that a query may choose, by their ids.
+func (c *core) chosen(q *api.Query, states []job.State) ([]sched.JobView, error) {
+	var views []sched.JobView
+	add := func(id job.ID) {
+		if v, ok := c.sched.Job(id); ok {
+			views = append(views, v)
+		}
+	}
+	for _, id := range q.IDs {
+		ids := c.tasksOf(id)
+		if len(ids) == 0 && len(q.IDs) == 1 {
+			return nil, &api.Error{What: fmt.Sprintf("job %v: Invalid job id specified", id), Kind: "INVALID_JOB_ID"}
+		}
+		for _, id := range ids {
+			add(id)
+		}
+	}
+	if len(q.IDs) == 0 {
+		for v := range c.sched.Running {
+			views = append(views, v)
+		}
+		for v := range c.sched.Pending {
+			views = append(views, v)
+		}
+		if q.Recent || len(states) > 0 {
+			for _, id := range c.ended(c.now.Add(-recently)) {
+				add(id)
+			}
+		}
+	}
+	slices.SortFunc(views, func(a, b sched.JobView) int { return cmp.Compare(a.ID, b.ID) })
+	return views, nil
 }
 
 // addTask adds the next task to ranges, and makes ranges with a step of what has one.

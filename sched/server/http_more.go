@@ -35,7 +35,16 @@ func (s *Server) getHistory(_ http.ResponseWriter, r *http.Request) (any, error)
 		return nil, err
 	}
 	// What runs is looked at first: what ends meanwhile is there twice, not missing.
-	live, err := ask(s, r, func(c *core) ([]api.Past, error) { return c.live(&q, states), nil })
+	var live []api.Past
+	look := func(c *core) error {
+		live = c.live(&q, states)
+		return nil
+	}
+	if s.core.commit.broken.Load() {
+		err = s.do(r.Context(), func(c *core) { _ = look(c) })
+	} else {
+		err = s.durably(r, look) // what has ended is in the store then
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +54,9 @@ func (s *Server) getHistory(_ http.ResponseWriter, r *http.Request) (any, error)
 	}
 	if page.Next == "" {
 		for _, p := range live {
-			if !slices.ContainsFunc(page.Items, func(o api.Past) bool { return o.Job.ID == p.Job.ID && o.Job.Attempt == p.Job.Attempt }) {
+			if !slices.ContainsFunc(page.Items, func(o api.Past) bool {
+				return p.Job.State != job.Pending && o.Job.ID == p.Job.ID && o.Job.Attempt == p.Job.Attempt
+			}) {
 				page.Items = append(page.Items, p)
 			}
 		}
@@ -156,6 +167,9 @@ func (s *Server) postPlan(_ http.ResponseWriter, r *http.Request) (any, error) {
 		}
 		for _, id := range q.Cancel {
 			events = append(events, job.Cancelled{At: c.now, ID: id})
+			if v, ok := c.sched.Job(id); ok && v.State == job.Running {
+				events = append(events, job.Ended{At: c.now, ID: id, State: job.CancelledState})
+			}
 		}
 		if q.Submit != nil {
 			spec := *q.Submit

@@ -8,6 +8,7 @@ import (
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/launcher/rank"
 )
 
 // stepAnswer is what a request for a step comes to.
@@ -30,6 +31,7 @@ func (s *Server) postStep(_ http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	w := &stepWait{request: &q, gone: func() bool { return r.Context().Err() != nil }}
+	whole := q.Program
 	w.env, w.text, w.blobs = split(&q.Program)
 	answer := make(chan stepAnswer, 1)
 	_, err := ask(s, r, func(c *core) (struct{}, error) {
@@ -46,6 +48,12 @@ func (s *Server) postStep(_ http.ResponseWriter, r *http.Request) (any, error) {
 		case run == nil || run.Fate != nil:
 			return struct{}{}, &api.Error{What: fmt.Sprintf("create step: Job/step already completing or completed: job %v", id), Kind: "ALREADY_DONE"}
 		}
+		if st := run.once(q.Once); st != nil {
+			v := c.stepView(run, st, false)
+			c.after(func() { answer <- stepAnswer{step: v} })
+			return struct{}{}, nil
+		}
+		w.note = oneTorchrun(run, &q, &whole)
 		w.until = c.now.Add(q.Wait)
 		w.answer = func(st *step, err error) {
 			if err != nil {
@@ -76,6 +84,54 @@ func (s *Server) postStep(_ http.ResponseWriter, r *http.Request) (any, error) {
 	case <-s.stopped:
 		return nil, errStopped
 	}
+}
+
+// once is the step that was made for a request that is sent again.
+func (r *run) once(text string) *step {
+	if text == "" {
+		return nil
+	}
+	for _, st := range r.Steps {
+		if st.Want != nil && st.Want.Request.Once == text {
+			return st
+		}
+	}
+	for _, st := range r.Done {
+		if st.Want != nil && st.Want.Request.Once == text {
+			return st
+		}
+	}
+	return nil
+}
+
+// oneTorchrun makes one task a node of a request that would start as many torchruns on a
+// node as each of them starts workers, and says so.
+func oneTorchrun(r *run, q *api.StepRequest, p *job.Program) (note string) {
+	nodes := max(q.MinNodes, 1)
+	tasks := q.TasksPerNode
+	if tasks == 0 {
+		tasks = (q.Tasks + nodes - 1) / nodes
+	}
+	gpus := 0
+	for _, d := range r.Alloc.Nodes[0].Devices {
+		if d.Name == "gpu" {
+			gpus += int(d.Count)
+		}
+	}
+	note, one := rank.OneTorchrun(p, tasks, gpus)
+	if !one {
+		return ""
+	}
+	q.Tasks, q.TasksPerNode = nodes, 1
+	if q.CPUsPerTask > 0 {
+		q.CPUsPerTask *= tasks
+	}
+	for i := range q.GRES {
+		if q.GRES[i].Per == job.PerTask {
+			q.GRES[i].Per, q.GRES[i].Count = job.PerNode, q.GRES[i].Count*int64(tasks)
+		}
+	}
+	return note
 }
 
 // stepOf finds a step of a job, that runs or has ended lately.
@@ -135,7 +191,7 @@ func (s *Server) endStep(_ http.ResponseWriter, r *http.Request) (any, error) {
 		if st.Result != nil || st.Gang.killing {
 			return nil
 		}
-		c.act(run, st, st.Gang.kill(killWait, "it was cancelled"))
+		c.act(run, st, st.Gang.stop(killWait, "it was cancelled"))
 		return nil
 	})
 }

@@ -116,7 +116,7 @@ func (c *core) killSteps(r *run) {
 		grace = 2 * job.Second
 	}
 	for _, id := range sortedSteps(r.Steps) {
-		c.act(r, r.Steps[id], r.Steps[id].Gang.kill(grace, "the job is ending: "+r.Fate.State.String()))
+		c.act(r, r.Steps[id], r.Steps[id].Gang.stop(grace, "the job is ending: "+r.Fate.State.String()))
 	}
 }
 

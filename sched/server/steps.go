@@ -255,6 +255,7 @@ type stepWait struct {
 	env     string
 	text    string
 	blobs   []store.Blob
+	note    string // for who asked
 	until   job.Time
 	gone    func() bool // who asked has gone away
 	answer  func(*step, error)
@@ -281,6 +282,9 @@ func (c *core) driveWaiting(r *run) {
 		c.keep(w.blobs)
 		c.make(r, stepMade{At: c.now, Spec: spec, Env: w.env, Text: w.text, Want: &want{req}})
 		st := r.Steps[spec.Key.Step]
+		if w.note != "" {
+			st.notes = append(st.notes, w.note)
+		}
 		w.answer(st, nil)
 		return true
 	})

@@ -3,12 +3,14 @@ package server
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/slurm"
+	"github.com/gangway-hpc/gangway/launcher/rank"
 	"github.com/gangway-hpc/gangway/sched"
 )
 
@@ -18,7 +20,36 @@ func (c *core) jobView(id job.ID) *api.Job {
 	if !ok {
 		return nil
 	}
-	return c.viewOf(&v)
+	j := c.viewOf(&v)
+	c.files(j)
+	return j
+}
+
+// files makes the names of a batch job's files what they are.
+func (c *core) files(j *api.Job) {
+	if !j.Batch {
+		return
+	}
+	names := rank.Names{Job: j.ID, Array: j.Array, Step: job.BatchStep, Restarts: j.Restarts, JobName: j.Name, User: j.User}
+	if len(j.NodeList) > 0 {
+		names.Node = j.NodeList[0]
+	}
+	if j.Output == "" {
+		if j.Output = "slurm-%j.out"; j.Array != nil {
+			j.Output = "slurm-%A_%a.out"
+		}
+	}
+	if j.Error == "" {
+		j.Error = j.Output
+	}
+	if j.Input == "" {
+		j.Input = "/dev/null"
+	}
+	for _, p := range []*string{&j.Input, &j.Output, &j.Error} {
+		if *p = names.Expand(*p); !filepath.IsAbs(*p) && *p != "none" {
+			*p = filepath.Join(j.Cwd, *p)
+		}
+	}
 }
 
 // viewOf is what the scheduler knows of a job, with all else.
