@@ -168,19 +168,19 @@ func testSrunTerminal(t *testing.T, c *cluster) {
 	s := onTerminal(t, cmd)
 	before := s.modes(t)
 	s.expect(t, `\$ `)
-	s.enter(t, "stty size; echo $TERM $SLURM_PROCID")
+	s.enter(t, "stty size; echo $TERM $SLURM_PROCID\r")
 	s.expect(t, `24 80\r\nvt100 0\r\n`)
 	s.resize(t, 33, 99)
-	s.enter(t, "sleep 0.2; stty size")
+	s.enter(t, "sleep 0.2; stty size\r")
 	s.expect(t, `33 99\r\n`)
-	s.enter(t, "sleep 1000")
+	s.enter(t, "sleep 1000\r")
 	time.Sleep(300 * time.Millisecond)
 	if _, err := s.master.Write([]byte{3}); err != nil {
 		t.Fatal(err)
 	}
-	s.enter(t, "echo code $?")
+	s.enter(t, "echo code $?\r")
 	s.expect(t, `code 130\r\n`)
-	s.enter(t, "exit 4")
+	s.enter(t, "exit 4\r")
 	s.ends(t, 4)
 	if after := s.modes(t); after != before {
 		t.Errorf("the terminal is left as %+v, was %+v", after, before)
@@ -208,7 +208,7 @@ func testSalloc(t *testing.T, c *cluster) {
 	if !strings.Contains(b.out.String(), "has been revoked") {
 		t.Errorf("salloc: %s", b.out.String())
 	}
-	outcomeOf(t, c.command("salloc", "/no/such")).want(t, 127, "", "no such file")
+	outcomeOf(t, c.command("salloc", "/no/such")).want(t, 127, "", `error: Unable to exec command "/no/such": .*no such file`)
 }
 
 func testSbatch(t *testing.T, c *cluster) {
@@ -288,6 +288,7 @@ func testNative(t *testing.T, c *cluster) {
 	o.want(t, 0, `^\d+\n$`, "")
 	c.do(t, "cancel", strings.TrimSpace(o.out))
 	outcomeOf(t, c.command("submit", "--nodes=x", "--wrap", "true")).want(t, 2, "", `^gangway: error: "x" is not a valid node count\n$`)
+	c.do(t, "scancel", "-t", "PENDING", "-n", "wrap")
 	outcomeOf(t, c.command("cancel", "99999")).want(t, 125, "", "cancel 99999")
 	outcomeOf(t, c.command("alloc", "-N2", "--", "srun", "-Q", "-o", "none", "true")).want(t, 0, "", "Granted job allocation")
 }

@@ -92,7 +92,8 @@ func (r *stepRun) shell(ctx context.Context, id job.ID, command []string) (int, 
 		}
 	}
 	if err := cmd.Start(); err != nil {
-		return 0, &fault.Error{What: err, Code: startCode(err)}
+		r.tell("error: Unable to exec command %q: %v", command[0], err)
+		return startCode(err), nil
 	}
 	go func() {
 		if r.awaitEnd(ctx, id) {

@@ -220,7 +220,7 @@ programs on them. The nodes are given back when it ends.`,
 
 func cancelVerb(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "cancel [flags] JOB [JOB...]",
+		Use:   "cancel JOB...",
 		Short: "end jobs or steps, or send them a signal",
 		Long: `End jobs that wait or run, tasks of arrays (JOB_TASK), or steps (JOB.STEP). Programs get SIGTERM, and SIGKILL
 30 s later. With --signal they get only that.`,
