@@ -20,8 +20,8 @@ import (
 	"github.com/gangway-hpc/gangway/internal/job"
 )
 
-// Store is a durable log with what belongs to it. An engine of it passes package
-// storetest's suite.
+// Store is a durable log with what belongs to it. Another engine has to pass what the tests
+// of this package (conformance, crashes) ask of this one.
 type Store interface {
 	// Epoch is the number of this opening: above that of every earlier one. A store that
 	// was opened again since then refuses this one's batches with ErrFenced.
