@@ -63,6 +63,7 @@ func (c *core) viewOf(v *sched.JobView) *api.Job {
 		Held: v.State == job.Pending && v.Priority == 0,
 	}
 	j.Tasks, j.CPUs, j.GRES = tasksAsked(p), cpusAsked(p), gresText(p.GRES)
+	j.Requeue, j.Exclusive, j.Required, j.Excluded = p.Requeue, p.Exclusive, slurm.Fold(p.NodeList), slurm.Fold(p.Exclude)
 	if p.Array != nil {
 		j.Throttle = p.Array.Throttle
 	}
