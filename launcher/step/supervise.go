@@ -72,6 +72,8 @@ type supervisor struct {
 	runner runner
 	ranks  []*member
 	spool  *stdio.Spool
+	cwd    string   // where the step runs
+	notes  []string // for its user
 	input  *input
 	output *outputs
 	port   *port
@@ -403,20 +405,34 @@ func (s *supervisor) prepareAll(ctx context.Context) (image string, err error) {
 	return s.runner.prepare(ctx)
 }
 
-// enterDirectory goes to where the step was submitted from.
+// enterDirectory goes to where the step was submitted from. Where that is not there, as
+// for srun in a container, ranks start in /tmp, as Slurm's do, which is said; those in
+// containers start where their image says anyway. A script, whose output would be lost, does
+// not start.
 func (s *supervisor) enterDirectory() error {
-	dir := s.cwd()
-	if err := os.Chdir(dir); err != nil {
+	s.cwd = s.givenDirectory()
+	err := os.Chdir(s.cwd)
+	if err == nil {
+		return nil
+	}
+	if s.isBatch() {
 		return &fault.Error{
-			What: fmt.Errorf("enter working directory of the step on node %s: %w", s.Node, err),
+			What: fmt.Errorf("enter working directory of the job on node %s: %w", s.Node, err),
 			Hint: "submit from a directory that all nodes have, or name one: --chdir=DIR",
 		}
 	}
-	return nil
+	if len(s.spec.Program.Container) == 0 {
+		s.notes = append(s.notes, fmt.Sprintf("couldn't %v: going to %s instead", err, elsewhere))
+	}
+	s.cwd = elsewhere
+	return os.Chdir(s.cwd)
 }
 
-// cwd is the step's directory.
-func (s *supervisor) cwd() string {
+// elsewhere is where ranks start whose directory is not there.
+const elsewhere = "/tmp"
+
+// givenDirectory is the step's directory, as it was asked for.
+func (s *supervisor) givenDirectory() string {
 	dir := string(s.spec.Program.Cwd)
 	if filepath.IsAbs(dir) {
 		return dir
@@ -462,7 +478,7 @@ func (s *supervisor) args(script string) []string {
 func (s *supervisor) preparedEvent() *control.Prepared {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := &control.Prepared{Image: s.start.Image}
+	p := &control.Prepared{Image: s.start.Image, Notes: s.notes}
 	if s.port != nil {
 		p.Port = s.port.number
 	}

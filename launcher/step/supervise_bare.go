@@ -51,7 +51,7 @@ func (b *bare) prepare(context.Context) (string, error) {
 func (b *bare) ready(context.Context) error { return nil }
 
 func (b *bare) environment() (*rank.Env, error) {
-	return b.s.environment(b.s.spec.Controller, b.s.gpus(), b.s.cwd())
+	return b.s.environment(b.s.spec.Controller, b.s.gpus(), b.s.cwd)
 }
 
 // thread makes the ranks: the kernel kills them when the thread ends that made them.
@@ -80,7 +80,7 @@ func (b *bare) start(_ context.Context, l launch, e *rank.Env) (process, error) 
 		return nil, err
 	}
 	attr := &os.ProcAttr{
-		Dir: cmp.Or(l.cwd, b.s.cwd()), Env: environ,
+		Dir: cmp.Or(l.cwd, b.s.cwd), Env: environ,
 		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)

@@ -101,7 +101,7 @@ func (f *rankFiles) open(o *outputs, name string, kind stdio.Type) (*os.File, er
 	}
 	path := f.s.names(f.m).Expand(name)
 	if !filepath.IsAbs(path) {
-		path = filepath.Join(f.s.cwd(), path)
+		path = filepath.Join(f.s.cwd, path)
 	}
 	file, err := o.open(path, f.s.spec.Program.Append)
 	if err != nil {

@@ -60,7 +60,7 @@ func (s *supervisor) openInput(in *input, m *member) error {
 	}
 	path := s.names(m).Expand(name)
 	if !filepath.IsAbs(path) {
-		path = filepath.Join(s.cwd(), path)
+		path = filepath.Join(s.cwd, path)
 	}
 	f, err := os.Open(path)
 	if err != nil {

@@ -412,6 +412,7 @@ func TestSuperviseNotStarted(t *testing.T) {
 	check("no image", supervise(t, contained("--missing"), environ...), "there is none", true)
 	missing := stepSpec(1, "true")
 	missing.Program.Cwd = []byte("/no/such/directory")
+	missing.Key.Step = job.BatchStep
 	check("no directory", supervise(t, missing), "enter working directory", true)
 	input := stepSpec(1, "true")
 	input.Program.Input = "no-such-file"
