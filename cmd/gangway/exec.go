@@ -3,12 +3,15 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/launcher/stdio"
 	"github.com/gangway-hpc/gangway/launcher/step"
 	"github.com/gangway-hpc/gangway/runtime/spec"
 )
@@ -25,13 +28,19 @@ func stepProbe(*cli.Env) *cobra.Command {
 
 func execVerb(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "exec [flags] NAME|PID [--] CMD...",
-		Short: "run a command in a running container",
+		Use:   "exec [flags] NAME|PID|JOB[.STEP][:RANK] [--] CMD...",
+		Short: "run a command in a running container, or beside a rank of a job",
 		Long: `Run a command in a container of this user that runs already, named by its name, else
 its id, else the pid of a process in it. It sees what the container's own command sees, and
-has its environment; it ends with the container. Flags come before NAME.`,
+has its environment; it ends with the container. Flags come before NAME.
+
+A number that is none of these is a job of the cluster: the command runs where a rank of it
+is (rank 0 of the step that began last, unless STEP and RANK say otherwise), in its
+container if it has one, and with its environment.`,
 		Example: `gangway exec dev -- ps ax
 gangway exec -t dev -- bash
+gangway exec 4711:3 -- nvidia-smi
+gangway exec -t 4711.0 -- bash
 gangway exec 4711 -- env`,
 		SuggestFor: []string{"attach", "enter", "join"},
 	}
@@ -64,15 +73,34 @@ gangway exec 4711 -- env`,
 		if o.Env, err = spec.ParseEnv(list, s.Environ); err != nil {
 			return err
 		}
-		_, dir, err := step.Find(s.Dirs, s.Containers, args[0])
+		_, o.Args = splitExec(args)
+		place, isJob := parseJobPlace(args[0])
+		var dir string
+		if err = fs.ErrNotExist; !isJob || place.bare {
+			_, dir, err = step.Find(s.Dirs, s.Containers, args[0])
+		}
+		if err != nil && isJob {
+			if _, cerr := contact(env); errors.Is(cerr, api.ErrNoCluster) && place.bare {
+				return err
+			}
+			return execIn(cmd.Context(), env, place, &stdio.Exec{Args: byteSlices(o.Args), Environ: byteSlices(o.Env), Cwd: []byte(o.Cwd), Terminal: o.Terminal})
+		}
 		if err != nil {
 			return err
 		}
-		_, o.Args = splitExec(args)
 		o.Stdin, o.Stdout, o.Stderr = s.Stdin, s.Stdout, s.Stderr
 		return step.Exec(cmd.Context(), dir, o)
 	}
 	return cmd
+}
+
+// byteSlices are texts as they travel.
+func byteSlices(texts []string) [][]byte {
+	all := make([][]byte, len(texts))
+	for i, text := range texts {
+		all[i] = []byte(text)
+	}
+	return all
 }
 
 // splitExec splits exec's operands, NAME CMD... or NAME -- CMD...

@@ -155,7 +155,7 @@ func (r *stepRun) awaitEnd(ctx context.Context, id job.ID) bool {
 		if over {
 			return true
 		}
-		if waitForController(ctx, r.env, r.name, err) != nil {
+		if waitForController(ctx, err) != nil {
 			return ctx.Err() == nil
 		}
 	}

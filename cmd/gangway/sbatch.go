@@ -199,7 +199,7 @@ func awaitJobs(ctx context.Context, env *cli.Env, c *api.Client, name string, id
 		if err == nil {
 			break
 		}
-		if err := waitForController(ctx, env, name, err); err != nil {
+		if err := waitForController(ctx, err); err != nil {
 			return err
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/api"
-	"github.com/gangway-hpc/gangway/internal/cli"
 )
 
 // once is a request's own text: sent again it is not carried out a second time.
@@ -17,12 +16,11 @@ func once() string { return rand.Text() }
 
 // waitForController waits a moment after a stream of answers has ended, so that it can be
 // asked for again. An error that no waiting mends comes back.
-func waitForController(ctx context.Context, env *cli.Env, name string, err error) error {
+func waitForController(ctx context.Context, err error) error {
 	var refused *api.Error
 	if ctx.Err() != nil || errors.As(err, &refused) {
 		return err
 	}
-	_, _ = env, name
 	select {
 	case <-ctx.Done():
 		return err

@@ -220,7 +220,7 @@ func (r *stepRun) awaitNodes(ctx context.Context, id job.ID) (started bool, err 
 		if err != nil && (r.interrupted.Load() || ctx.Err() != nil) {
 			return false, interruptedError()
 		}
-		if err := waitForController(ctx, r.env, r.name, err); err != nil {
+		if err := waitForController(ctx, err); err != nil {
 			return false, err
 		}
 	}

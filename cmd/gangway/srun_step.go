@@ -127,7 +127,7 @@ func (r *stepRun) watch(ctx context.Context, id job.ID, events chan<- api.Event)
 				return false
 			}
 		})
-		if waitForController(ctx, r.env, r.name, err) != nil {
+		if waitForController(ctx, err) != nil {
 			return // it knows the job no more
 		}
 	}

@@ -45,6 +45,12 @@ func (c *Client) Job(ctx context.Context, id job.ID) (j Job, err error) {
 	return j, err
 }
 
+// JobNamed is Job for one as it is written: 12, 12_3.
+func (c *Client) JobNamed(ctx context.Context, name string) (j Job, err error) {
+	err = c.call(ctx, http.MethodGet, "/v1/jobs/"+url.PathEscape(name), nil, &j, false)
+	return j, err
+}
+
 // Cancel ends a job, or a whole array, or one that waits.
 func (c *Client) Cancel(ctx context.Context, id job.ID) error {
 	return c.call(ctx, http.MethodDelete, jobPath(id), nil, nil, false)

@@ -33,6 +33,9 @@ type Config struct {
 	// Stdin is for the ranks that Input says, as job.Program has it; nil: there is none.
 	Stdin io.Reader
 	Input string
+	// Exec runs a further program where its rank is, instead of being connected to the
+	// step; the session ends with the program, or with its connection.
+	Exec *stdio.Exec
 
 	// Output gets what a rank wrote. Its error ends the session.
 	Output func(rank int, stream stdio.Type, data []byte) error
@@ -65,11 +68,13 @@ func Open(ctx context.Context, c Config) *Session {
 		if i >= len(c.Step.Agents) {
 			break
 		}
-		n := newNode(s, i, name, c.Step.Agents[i])
+		n := newNode(s, name, c.Step.Agents[i])
 		if i < len(c.Step.Ranks) {
 			n.ranks = c.Step.Ranks[i]
 		}
-		s.nodes = append(s.nodes, n)
+		if c.Exec == nil || slices.Contains(n.ranks, c.Exec.Rank) {
+			s.nodes = append(s.nodes, n)
+		}
 	}
 	s.input = newInput(c.Stdin, s.readers())
 	for _, n := range s.nodes {
@@ -83,6 +88,9 @@ func Open(ctx context.Context, c Config) *Session {
 
 // readers are the nodes with ranks that read the input.
 func (s *Session) readers() []*node {
+	if s.config.Exec != nil {
+		return s.nodes
+	}
 	rank := 0
 	switch s.config.Input {
 	case "", "0":
@@ -172,6 +180,10 @@ func (s *Session) deliver(n *node, f stdio.Frame) (more bool, err error) {
 		if !n.exited[end.Rank] {
 			n.exited[end.Rank] = true
 			s.config.RankExit(end)
+		}
+		if s.config.Exec != nil {
+			n.ended = true
+			return false, nil
 		}
 	case stdio.StepEnd:
 		var end job.StepEnd

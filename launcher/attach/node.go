@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -17,7 +18,6 @@ import (
 // node is the connection to one node.
 type node struct {
 	session *Session
-	index   int
 	name    string
 	agent   *api.Client
 	ranks   []int
@@ -32,8 +32,8 @@ type node struct {
 	held []stdio.Frame
 }
 
-func newNode(s *Session, index int, name, address string) *node {
-	n := &node{session: s, index: index, name: name, agent: api.Dial(address), offsets: map[stdio.Offset]uint64{}, exited: map[int]bool{}}
+func newNode(s *Session, name, address string) *node {
+	n := &node{session: s, name: name, agent: api.Dial(address), offsets: map[stdio.Offset]uint64{}, exited: map[int]bool{}}
 	for _, o := range s.config.Hello.Offsets {
 		n.offsets[stdio.Offset{Rank: o.Rank, Stream: o.Stream}] = o.Offset
 	}
@@ -62,6 +62,12 @@ func (n *node) run(ctx context.Context) {
 	for {
 		worked, err := n.serve(ctx)
 		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if worked && n.session.config.Exec != nil {
+			n.session.mu.Lock()
+			n.session.fail(fmt.Errorf("run on %s: the connection ended: %w", n.name, err))
+			n.session.mu.Unlock()
 			return
 		}
 		if worked {
@@ -106,8 +112,11 @@ func (n *node) serve(ctx context.Context) (worked bool, err error) {
 		f, err := frames.Next()
 		if err != nil {
 			n.disconnect()
-			if errors.Is(err, io.EOF) && worked && !n.session.config.Hello.Follow && !n.session.config.Hello.Primary {
-				return true, nil // all that there was
+			if c := &n.session.config; errors.Is(err, io.EOF) && c.Exec == nil && !c.Hello.Follow && !c.Hello.Primary {
+				n.session.mu.Lock()
+				n.ended = true // that was all that there was
+				n.session.mu.Unlock()
+				return true, nil
 			}
 			return worked, err
 		}
@@ -133,11 +142,17 @@ func (n *node) greet(conn net.Conn) error {
 		hello.Offsets = append(hello.Offsets, key)
 	}
 	n.session.mu.Unlock()
-	b, err := json.Marshal(hello)
+	request := control.Request{}
+	var err error
+	if e := n.session.config.Exec; e != nil {
+		request.Exec, err = json.Marshal(e)
+	} else {
+		request.IO, err = json.Marshal(hello)
+	}
 	if err != nil {
 		return err
 	}
-	line, err := json.Marshal(control.Request{IO: b})
+	line, err := json.Marshal(request)
 	if err != nil {
 		return err
 	}
