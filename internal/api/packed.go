@@ -70,9 +70,11 @@ func (p *packer) job(j *Job) {
 	p.flag(j.Held)
 	p.flag(j.Batch)
 	p.flag(j.Memory.All)
+	p.flag(j.Requeue)
+	p.flag(j.Exclusive)
 	for _, s := range [...]string{
 		j.Name, j.User, j.Account, j.QOS, j.Partition, j.Phase, j.Reason, j.Why, j.GRES, j.Command, j.Cwd, j.Input, j.Output, j.Error,
-		j.Image, j.Digest, j.Comment, j.Dependency, j.Constraint, j.SubmitHost,
+		j.Image, j.Digest, j.Comment, j.Dependency, j.Constraint, j.SubmitHost, j.Required, j.Excluded,
 	} {
 		p.text(s)
 	}
@@ -179,10 +181,10 @@ func (u *unpacker) job(j *Job) {
 	j.Deadline, j.Nodes, j.Tasks, j.CPUs = job.Time(u.int()), int(u.int()), int(u.int()), int(u.int())
 	j.Memory.MiB, j.Memory.Per, j.Exit = u.int(), job.Unit(u.int()), int(u.int())
 	j.Signal, j.FailedRanks = int(u.int()), int(u.int())
-	j.Held, j.Batch, j.Memory.All = u.flag(), u.flag(), u.flag()
+	j.Held, j.Batch, j.Memory.All, j.Requeue, j.Exclusive = u.flag(), u.flag(), u.flag(), u.flag(), u.flag()
 	for _, s := range [...]*string{
 		&j.Name, &j.User, &j.Account, &j.QOS, &j.Partition, &j.Phase, &j.Reason, &j.Why, &j.GRES, &j.Command, &j.Cwd, &j.Input, &j.Output,
-		&j.Error, &j.Image, &j.Digest, &j.Comment, &j.Dependency, &j.Constraint, &j.SubmitHost,
+		&j.Error, &j.Image, &j.Digest, &j.Comment, &j.Dependency, &j.Constraint, &j.SubmitHost, &j.Required, &j.Excluded,
 	} {
 		*s = u.text()
 	}

@@ -94,6 +94,8 @@ type Job struct {
 	Comment              string    `json:",omitempty"`
 	Dependency           string    `json:",omitempty"`
 	Constraint           string    `json:",omitempty"`
+	Required, Excluded   string    `json:",omitempty"` // nodes, as hostlists
+	Requeue, Exclusive   bool      `json:",omitempty"`
 	Spec                 *job.Spec `json:",omitempty"` // single jobs only
 	SubmitHost           string    `json:",omitempty"`
 }

@@ -12,8 +12,33 @@ type Field[T any] struct {
 	Letter  byte   // of -o; 0: none
 	Name    string // of -O, in lower case, without - and _
 	Heading string
-	Whole   bool // is not cut where its column is narrower
+	Cut     Cut
 	Text    func(v *View, x *T) string
+}
+
+// Cut says what becomes of texts that are longer than their column. It is Slurm's, field
+// for field.
+type Cut uint8
+
+// The kinds.
+const (
+	CutAll     Cut = iota
+	CutLong        // of -O, while those of -o are whole
+	CutWords       // UNLIMITED and headings, while spans of time are whole
+	CutReasons     // texts in parentheses, while nodes and the heading are whole
+)
+
+// whole says whether a text is not cut.
+func (c Cut) whole(text string, heading, long bool) bool {
+	switch c {
+	case CutLong:
+		return !long
+	case CutWords:
+		return !heading && text != "" && text[0] >= '0' && text[0] <= '9'
+	case CutReasons:
+		return heading || !strings.HasPrefix(text, "(")
+	}
+	return false
 }
 
 // column is a field at a place of a format.
@@ -28,6 +53,7 @@ type column[T any] struct {
 type Format[T any] struct {
 	prefix  string
 	columns []column[T]
+	long    bool // of -O
 }
 
 // FormatError are parts of a format that are no fields.
@@ -115,7 +141,7 @@ func allColumns[T any](fields []Field[T]) []column[T] {
 // ParseLong reads a format of -O: "jobid:.18,name". Fields are 20 wide where no width is
 // given; a colon without one is as wide as the text.
 func ParseLong[T any](fields []Field[T], kind, text string) (Format[T], []error) {
-	f := Format[T]{}
+	f := Format[T]{long: true}
 	var errs []error
 	for token := range strings.SplitSeq(text, ",") {
 		name, form, sized := strings.Cut(token, ":")
@@ -165,21 +191,22 @@ func (f *Format[T]) uses(names ...string) bool {
 
 // Heading writes the line of headings.
 func (f *Format[T]) Heading(w io.Writer) error {
-	return f.line(w, func(field *Field[T]) string { return field.Heading })
+	return f.line(w, true, func(field *Field[T]) string { return field.Heading })
 }
 
 // Row writes x.
 func (f *Format[T]) Row(w io.Writer, v *View, x *T) error {
-	return f.line(w, func(field *Field[T]) string { return field.Text(v, x) })
+	return f.line(w, false, func(field *Field[T]) string { return field.Text(v, x) })
 }
 
-func (f *Format[T]) line(w io.Writer, text func(*Field[T]) string) error {
+func (f *Format[T]) line(w io.Writer, heading bool, text func(*Field[T]) string) error {
 	b := make([]byte, 0, 256)
 	b = append(b, f.prefix...)
 	for i := range f.columns {
 		c := &f.columns[i]
 		if c.field != nil {
-			b = pad(b, text(c.field), c.width, c.right, c.field.Whole)
+			t := text(c.field)
+			b = pad(b, t, c.width, c.right, c.field.Cut.whole(t, heading, f.long))
 		}
 		b = append(b, c.suffix...)
 	}
@@ -189,6 +216,9 @@ func (f *Format[T]) line(w io.Writer, text func(*Field[T]) string) error {
 
 // pad appends text in a width, 0 being its own. Text that is longer is cut, unless whole.
 func pad(b []byte, text string, width int, right, whole bool) []byte {
+	if text == "(null)" && width > 0 && width < len(text) {
+		text = "" // as printf has it
+	}
 	if len(text) >= width {
 		if width > 0 && !whole {
 			text = text[:width]

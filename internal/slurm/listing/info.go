@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/slurm"
 )
 
@@ -219,15 +220,17 @@ func (q *Info) Rows(v *View, nodes []api.Node, partitions []api.Partition) []Row
 			byName[nodes[i].Name] = &nodes[i]
 		}
 	}
+	kept := slices.DeleteFunc(slices.Clone(partitions), func(p api.Partition) bool {
+		return q.partitions != nil && !slices.Contains(q.partitions, p.Name)
+	})
+	if !q.byNode && !q.format.uses(ofPartition()...) {
+		return q.united(v, kept, byName)
+	}
 	var rows []Row
-	for i := range partitions {
-		p := &partitions[i]
-		if q.partitions != nil && !slices.Contains(q.partitions, p.Name) {
-			continue
-		}
-		groups := q.groups(v, p, byName)
-		if len(groups) == 0 && !q.reasons && !q.byNode && q.states == nil && !q.dead && !q.responding {
-			groups = []Row{{Partition: p}}
+	for i := range kept {
+		groups := q.groups(v, &kept[i], kept[i].Nodes, byName)
+		if len(groups) == 0 && !q.reasons && !q.byNode {
+			groups = []Row{{Partition: &kept[i]}}
 		}
 		for n := range groups {
 			groups[n].Order = i
@@ -235,17 +238,48 @@ func (q *Info) Rows(v *View, nodes []api.Node, partitions []api.Partition) []Row
 		rows = append(rows, groups...)
 	}
 	q.order(v, rows)
-	if q.reasons {
-		rows = distinct(rows)
+	return rows
+}
+
+// united groups nodes where nothing of partitions is shown: each node once. Without an
+// order of its own Slurm has the last group first.
+func (q *Info) united(v *View, partitions []api.Partition, byName map[string]*api.Node) []Row {
+	var names []string
+	seen := map[string]bool{}
+	for _, p := range partitions {
+		for _, name := range p.Nodes {
+			if !seen[name] {
+				names = append(names, name)
+			}
+			seen[name] = true
+		}
+	}
+	var any api.Partition
+	if len(partitions) > 0 {
+		any = partitions[0]
+	}
+	rows := q.groups(v, &any, names, byName)
+	if q.sorts != "" || q.reasons {
+		q.order(v, rows)
+	} else {
+		slices.Reverse(rows)
 	}
 	return rows
 }
 
+// ofPartition are the fields that say something of a partition.
+func ofPartition() []string {
+	return []string{
+		"available", "oversubscribe", "groups", "time", "defaulttime", "size", "prioritytier", "priority", "priorityjobfactor", "root",
+		"preemptmode", "allocnodes", "maxcpuspernode", "partition", "partitionname",
+	}
+}
+
 // groups puts the nodes of a partition together that are alike.
-func (q *Info) groups(v *View, p *api.Partition, byName map[string]*api.Node) []Row {
+func (q *Info) groups(v *View, p *api.Partition, names []string, byName map[string]*api.Node) []Row {
 	var groups []Row
 	at := map[string]int{}
-	for _, name := range p.Nodes {
+	for _, name := range names {
 		n := byName[name]
 		if n == nil {
 			continue
@@ -295,20 +329,6 @@ var (
 	}
 )
 
-// distinct keeps the first of rows that are the same nodes, in several partitions.
-func distinct(rows []Row) []Row {
-	seen := map[string]bool{}
-	return slices.DeleteFunc(rows, func(r Row) bool {
-		key := ""
-		for _, n := range r.Nodes {
-			key += n.Name + ","
-		}
-		was := seen[key]
-		seen[key] = true
-		return was
-	})
-}
-
 func (q *Info) keeps(n *api.Node) bool {
 	silent := strings.HasSuffix(n.StateText, "*")
 	switch {
@@ -326,6 +346,8 @@ func (q *Info) keeps(n *api.Node) bool {
 			return strings.HasPrefix(state, "drain")
 		case "no_respond":
 			return silent
+		case "idle": // drained is a flag of idle nodes
+			return state == "idle" || state == "planned" || state == "drained" && n.State&job.NodeDown == 0
 		}
 		return s == longState(state)
 	})

@@ -28,8 +28,8 @@ var nodeFields = []Field[Row]{
 	{Letter: 'm', Name: "memory", Heading: "MEMORY", Text: func(_ *View, r *Row) string {
 		return least(r, func(n *api.Node) int64 { return n.Memory })
 	}},
-	{Letter: 'n', Name: "nodehost", Heading: "HOSTNAMES", Whole: true, Text: nodeNames},
-	{Letter: 'o', Name: "nodeaddr", Heading: "NODE_ADDR", Whole: true, Text: func(_ *View, r *Row) string {
+	{Letter: 'n', Name: "nodehost", Heading: "HOSTNAMES", Text: nodeNames},
+	{Letter: 'o', Name: "nodeaddr", Heading: "NODE_ADDR", Text: func(_ *View, r *Row) string {
 		return firstOf(r, func(n *api.Node) string { return or(n.Addr, n.Name) })
 	}},
 	{Letter: 'p', Name: "prioritytier", Heading: "PRIO_TIER", Text: func(_ *View, r *Row) string { return number(max(1, r.Partition.Tier)) }},
@@ -76,7 +76,7 @@ var nodeFields = []Field[Row]{
 	{Letter: 'I', Name: "priorityjobfactor", Heading: "PRIO_JOB_FACTOR", Text: func(_ *View, r *Row) string { return number(max(1, r.Partition.Priority)) }},
 	{Letter: 'L', Name: "defaulttime", Heading: "DEFAULTTIME", Text: func(_ *View, r *Row) string { return maxTime(r.Partition.DefaultTime, "n/a") }},
 	same[Row]('M', "preemptmode", "PREEMPT_MODE", "OFF"),
-	{Letter: 'N', Name: "nodelist", Heading: "NODELIST", Whole: true, Text: nodeNames},
+	{Letter: 'N', Name: "nodelist", Heading: "NODELIST", Text: nodeNames},
 	{Letter: 'O', Name: "cpusload", Heading: "CPU_LOAD", Text: func(_ *View, r *Row) string {
 		return firstOf(r, func(n *api.Node) string { return load(n) })
 	}},

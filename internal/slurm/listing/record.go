@@ -28,7 +28,7 @@ func (v *View) JobRecord(w io.Writer, j *api.Job, c *Control) error {
 	add("UserId=%s(%d) GroupId=%s(%d) MCS_label=N/A", v.jobUser(j), j.UID, v.group(j.GID), j.GID)
 	add("Priority=%d Nice=%d Account=%s QOS=%s", j.Priority, j.Nice, null(j.Account), null(j.QOS))
 	add("JobState=%s Reason=%s Dependency=%s", j.State, strings.ReplaceAll(or(j.Reason, "None"), " ", "_"), null(j.Dependency))
-	add("Requeue=%s Restarts=%d BatchFlag=%s Reboot=0 ExitCode=%d:%d", bit(j.Spec != nil && j.Spec.Requeue), j.Restarts, bit(j.Batch), j.Exit, j.Signal)
+	add("Requeue=%s Restarts=%d BatchFlag=%s Reboot=0 ExitCode=%d:%d", bit(j.Requeue), j.Restarts, bit(j.Batch), j.Exit, j.Signal)
 	if c.Details {
 		add("DerivedExitCode=0:0")
 	}
@@ -38,8 +38,7 @@ func (v *View) JobRecord(w io.Writer, j *api.Job, c *Control) error {
 	add("StartTime=%s EndTime=%s Deadline=%s", v.when(startOf(j), "Unknown"), v.recordEnd(j), v.when(j.Deadline, "N/A"))
 	add("SuspendTime=None SecsPreSuspend=0 LastSchedEval=%s Scheduler=Main", v.when(max(j.Submit, j.Start), "Unknown"))
 	add("Partition=%s AllocNode:Sid=%s:0", j.Partition, null(j.SubmitHost))
-	required, excluded := named(j)
-	add("ReqNodeList=%s ExcNodeList=%s", required, excluded)
+	add("ReqNodeList=%s ExcNodeList=%s", null(j.Required), null(j.Excluded))
 	add("NodeList=%s", slurm.Fold(j.NodeList))
 	if first := firstNode(j); first != "" && j.Batch {
 		add("BatchHost=%s", first)
@@ -102,14 +101,6 @@ func (v *View) recordEnd(j *api.Job) string {
 	return v.when(start.Add(j.Limit), "Unknown")
 }
 
-// named are the nodes that a job asks for, and those that it will not have.
-func named(j *api.Job) (required, excluded string) {
-	if j.Spec == nil {
-		return "(null)", "(null)"
-	}
-	return null(slurm.Fold(j.Spec.NodeList)), null(slurm.Fold(j.Spec.Exclude))
-}
-
 // numNodes is how many nodes a job has, or asks for: 2-4.
 func numNodes(j *api.Job) string {
 	if j.State == job.Pending && j.Spec != nil && j.Spec.MinNodes > 0 {
@@ -134,10 +125,9 @@ func memoryUnit(j *api.Job) string {
 
 func jobShares(j *api.Job) string {
 	switch {
-	case j.Spec == nil:
-	case j.Spec.Exclusive:
+	case j.Exclusive:
 		return "NO"
-	case j.Spec.Oversubscribe:
+	case j.Spec != nil && j.Spec.Oversubscribe:
 		return "YES"
 	}
 	return "OK"

@@ -28,7 +28,7 @@ var stepFields = []Field[Step]{
 	{Letter: 'u', Name: "username", Heading: "USER", Text: func(v *View, s *Step) string { return v.jobUser(&s.Job) }},
 	{Letter: 'A', Name: "numtasks", Heading: "TASKS", Text: func(_ *View, s *Step) string { return strconv.Itoa(s.Tasks) }},
 	{Letter: 'M', Name: "timeused", Heading: "TIME", Text: func(v *View, s *Step) string { return span(v.used(s.Start, s.End)) }},
-	{Letter: 'N', Name: "nodes", Heading: "NODELIST", Whole: true, Text: func(_ *View, s *Step) string { return slurm.Fold(s.Nodes) }},
+	{Letter: 'N', Name: "nodes", Heading: "NODELIST", Cut: CutLong, Text: func(_ *View, s *Step) string { return slurm.Fold(s.Nodes) }},
 	{Letter: 'P', Name: "partition", Heading: "PARTITION", Text: func(_ *View, s *Step) string { return s.Job.Partition }},
 	{Letter: 'S', Name: "starttime", Heading: "START_TIME", Text: func(v *View, s *Step) string { return v.when(s.Start, "N/A") }},
 	{Letter: 'U', Name: "userid", Heading: "UID", Text: func(_ *View, s *Step) string { return number(s.Job.UID) }},
