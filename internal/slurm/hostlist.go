@@ -204,7 +204,8 @@ func SortHosts(names []string) {
 	})
 }
 
-// natural compares texts, numbers within them by their value.
+// natural compares texts, numbers within them by their value, but those with a leading
+// zero digit by digit, as if they followed a decimal point.
 func natural(a, b string) int {
 	for a != "" && b != "" {
 		digitsA, digitsB := leadingDigits(a), leadingDigits(b)
@@ -215,13 +216,19 @@ func natural(a, b string) int {
 			a, b = a[1:], b[1:]
 			continue
 		}
-		valueA, valueB := strings.TrimLeft(digitsA, "0"), strings.TrimLeft(digitsB, "0")
-		if c := cmp.Or(cmp.Compare(len(valueA), len(valueB)), cmp.Compare(valueA, valueB), cmp.Compare(len(digitsA), len(digitsB))); c != 0 {
+		if c := compareDigits(digitsA, digitsB); c != 0 {
 			return c
 		}
 		a, b = a[len(digitsA):], b[len(digitsB):]
 	}
 	return cmp.Compare(len(a), len(b))
+}
+
+func compareDigits(a, b string) int {
+	if a[0] == '0' || b[0] == '0' {
+		return cmp.Compare(a, b)
+	}
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 
 func leadingDigits(text string) string {

@@ -181,24 +181,95 @@ func TestHostlistsAgainstSlurm(t *testing.T) {
 			t.Errorf("Slurm folds %s sorted to %s, the table says %s", c[0], out, c[2])
 		}
 	}
-	random := rapid.Custom(func(t *rapid.T) []string {
+}
+
+// manyScontrol gives one scontrol many commands, and returns what it prints for each.
+func manyScontrol(t *testing.T, commands []string) []string {
+	t.Helper()
+	conf := filepath.Join(t.TempDir(), "slurm.conf")
+	text := "ClusterName=t\nSlurmctldHost=localhost\nAuthType=auth/none\nNodeName=n1\nPartitionName=p Nodes=ALL\n"
+	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("scontrol")
+	cmd.Env = append(os.Environ(), "SLURM_CONF="+conf, "TERM=dumb", "COLUMNS=32000") // one line a command
+	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\nexit\n")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It repeats each command after its prompt.
+	answers := strings.Split("\n"+string(out), "\nscontrol: ")[1:]
+	if len(answers) != len(commands)+1 {
+		t.Fatalf("%d answers to %d commands", len(answers), len(commands))
+	}
+	for i := range commands {
+		rest, ok := strings.CutPrefix(answers[i], commands[i])
+		if !ok {
+			t.Fatalf("the answer to %q begins with %.100q", commands[i], answers[i])
+		}
+		answers[i] = strings.TrimSpace(rest)
+	}
+	return answers[:len(commands)]
+}
+
+// TestRandomHostlistsAgainstSlurm: expressions of what both take are expanded, and lists of
+// names folded, as Slurm's scontrol does: 1,000 of them, and 10,000 in long runs.
+func TestRandomHostlistsAgainstSlurm(t *testing.T) {
+	needs(t, "scontrol")
+	count := 1000
+	if os.Getenv("GANGWAY_TEST_LONG") != "" {
+		count = 10_000
+	}
+	brackets := rapid.StringMatching(`\[(0{0,2}[1-9]|[1-9][0-9]|0[0-9]{2}-0[0-9]{2}|[1-9]-[1-9][0-9]|[0-9]{1,3}-[0-9]{1,3})(,([0-9]{1,3}|[1-9]-1[0-9])){0,3}\]`)
+	word := rapid.Custom(func(t *rapid.T) string {
+		text := rapid.StringMatching(`[a-c]{1,2}(-?[a-c0-9]{0,3})?`).Draw(t, "prefix")
+		for range rapid.IntRange(0, 2).Draw(t, "dimensions") {
+			text += rapid.StringMatching(`x?`).Draw(t, "between") + brackets.Draw(t, "brackets")
+		}
+		return text
+	})
+	list := rapid.Custom(func(t *rapid.T) string {
+		return strings.Join(rapid.SliceOfN(word, 1, 4).Draw(t, "words"), ",")
+	})
+	names := rapid.Custom(func(t *rapid.T) []string {
 		return rapid.SliceOfN(rapid.StringMatching(`[ab]?[cd](0{0,2}[0-9]{1,3}|[0-9]{1,2}x[0-9]{1,2})?`), 1, 40).Draw(t, "names")
 	})
-	for seed := range 40 {
-		names := random.Example(seed)
-		out, _ := scontrol(t, "show", "hostlist", strings.Join(names, ","))
-		if got := slurm.Fold(names); got != out {
-			t.Errorf("%q: we fold to %s, Slurm to %s", names, got, out)
+	var commands, ours []string
+	for seed := range count {
+		switch seed % 4 {
+		case 0, 1:
+			text := list.Example(seed)
+			expanded, _ := slurm.Expand(text)
+			if len(expanded) > 5000 {
+				continue
+			}
+			commands, ours = append(commands, "show hostnames "+text), append(ours, strings.Join(expanded, "\n"))
+		case 2:
+			all := names.Example(seed)
+			commands, ours = append(commands, "show hostlist "+strings.Join(all, ",")), append(ours, slurm.Fold(all))
+		case 3:
+			all := names.Example(seed)
+			commands = append(commands, "show hostlistsorted "+strings.Join(all, ","))
+			slurm.SortHosts(all)
+			ours = append(ours, slurm.Fold(all))
 		}
-		slurm.SortHosts(names)
-		out, _ = scontrol(t, "show", "hostlistsorted", strings.Join(names, ","))
-		if got := slurm.Fold(names); got != out {
-			t.Errorf("%q: we fold sorted to %s, Slurm to %s", names, got, out)
+	}
+	bad := 0
+	for i, theirs := range manyScontrol(t, commands) {
+		if ours[i] != theirs && !strings.HasPrefix(theirs, "Invalid hostlist") {
+			t.Errorf("%s: we say %.200q, Slurm %.200q", commands[i], ours[i], theirs)
+			bad++
+		} else if ours[i] != "" && strings.HasPrefix(theirs, "Invalid hostlist") {
+			t.Errorf("%s: we say %.200q, Slurm refuses it", commands[i], ours[i])
+			bad++
+		}
+		if bad > 10 {
+			t.Fatal("and so on")
 		}
 	}
 }
 
-// needs skips a test where a program of Slurm is not installed.
 func needs(t *testing.T, program string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err != nil {
