@@ -11,8 +11,6 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/term"
-
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
@@ -107,16 +105,13 @@ func jobID(ctx context.Context, c *api.Client, t slurm.Target) (job.ID, error) {
 func attachExec(env *cli.Env, s *api.Step, e *stdio.Exec) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	fd := int(os.Stdin.Fd())
-	restore := func() {}
-	if e.Terminal && term.IsTerminal(fd) {
-		old, err := term.MakeRaw(fd)
+	if e.Terminal {
+		restore, err := cli.RawTerminal(os.Stdin)
 		if err != nil {
-			return fmt.Errorf("make terminal raw: %w", err)
+			return err
 		}
-		restore = func() { _ = term.Restore(fd, old) }
+		defer restore()
 	}
-	defer restore()
 	code := 0
 	session := attach.Open(ctx, attach.Config{
 		Step: *s, Exec: e, Stdin: os.Stdin,
@@ -152,7 +147,7 @@ func relay(s *attach.Session, terminal bool) (stop func()) {
 	quit := make(chan struct{})
 	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGPIPE)
 	if terminal {
-		s.Resize(terminalSize())
+		s.Resize(cli.WindowSize(os.Stdin))
 	}
 	go func() {
 		for {
@@ -162,7 +157,7 @@ func relay(s *attach.Session, terminal bool) (stop func()) {
 				case syscall.SIGPIPE:
 				case syscall.SIGWINCH:
 					if terminal {
-						s.Resize(terminalSize())
+						s.Resize(cli.WindowSize(os.Stdin))
 					}
 				default:
 					s.Signal(sig.(syscall.Signal))

@@ -8,8 +8,6 @@ import (
 	"os/signal"
 	"syscall"
 
-	"golang.org/x/term"
-
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
@@ -86,11 +84,7 @@ func (r *stepRun) shell(ctx context.Context, id job.ID, command []string) (int, 
 	ignored := make(chan os.Signal, 4)
 	signal.Notify(ignored, syscall.SIGINT, syscall.SIGQUIT)
 	defer signal.Stop(ignored)
-	if fd := int(os.Stdin.Fd()); term.IsTerminal(fd) {
-		if state, err := term.GetState(fd); err == nil {
-			defer func() { _ = term.Restore(fd, state) }()
-		}
-	}
+	defer cli.KeepTerminal(os.Stdin)()
 	if err := cmd.Start(); err != nil {
 		r.tell("error: Unable to exec command %q: %v", command[0], err)
 		return startCode(err), nil

@@ -10,9 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/term"
-
 	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/launcher/attach"
 )
@@ -70,7 +69,7 @@ func (s *signals) to(session *attach.Session) {
 	defer s.mu.Unlock()
 	s.session = session
 	if s.run != nil && s.run.request.Program.Terminal {
-		session.Resize(terminalSize())
+		session.Resize(cli.WindowSize(os.Stdin))
 	}
 }
 
@@ -87,7 +86,7 @@ func (s *signals) handle(r *stepRun, sig syscall.Signal) {
 	case syscall.SIGPIPE:
 	case syscall.SIGWINCH:
 		if r.request.Program.Terminal {
-			s.session.Resize(terminalSize())
+			s.session.Resize(cli.WindowSize(os.Stdin))
 		}
 	case syscall.SIGINT:
 		s.interrupt(r)
@@ -158,26 +157,12 @@ func (r *stepRun) abandon() {
 	}
 }
 
-// terminalSize is that of standard input's terminal.
-func terminalSize() (rows, columns uint16) {
-	w, h, err := term.GetSize(int(os.Stdin.Fd()))
-	if err != nil {
-		return 24, 80
-	}
-	return uint16(h), uint16(w)
-}
-
 // terminal makes the terminal raw for a step that has one. restore undoes that.
 func (r *stepRun) terminal() (restore func(), err error) {
-	fd := int(os.Stdin.Fd())
-	if !r.request.Program.Terminal || !term.IsTerminal(fd) {
+	if !r.request.Program.Terminal {
 		return func() {}, nil
 	}
-	old, err := term.MakeRaw(fd)
-	if err != nil {
-		return nil, fmt.Errorf("make terminal raw: %w", err)
-	}
-	return func() { _ = term.Restore(fd, old) }, nil
+	return cli.RawTerminal(os.Stdin)
 }
 
 // progressLine is the line that says how far the preparation is: one that is drawn anew on
