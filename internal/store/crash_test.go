@@ -77,7 +77,7 @@ func childFull(s *SQLite, text string) error {
 		return err
 	}
 	refused := 0
-	for k := 0; k < 400; k++ {
+	for k := range 400 {
 		name := fmt.Sprintf("%d.%s", k, strings.Repeat("x", 500))
 		last, err := s.Append(events(name, name, name))
 		if err == nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/store"
 )
@@ -67,13 +68,13 @@ func (s *Server) do(ctx context.Context, f func(*core)) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-s.stopped:
-		return errStopped
+		return stopping()
 	}
 	select {
 	case <-done:
 		return nil
 	case <-s.stopped:
-		return errStopped
+		return stopping()
 	}
 }
 
@@ -251,7 +252,7 @@ func (c *core) tick() {
 	}
 }
 
-// errors that are answered in several places.
-var (
-	errStopped = &api.Error{What: "the controller is stopping", Code: 13, Kind: "CONTROLLER_UNREACHABLE"}
-)
+// stopping is the answer of a controller that ends.
+func stopping() *api.Error {
+	return &api.Error{What: "the controller is stopping", Code: fault.CodeUnreachable, Kind: "CONTROLLER_UNREACHABLE"}
+}

@@ -175,7 +175,7 @@ func (s *Server) durably(r *http.Request, f func(*core) error) error {
 	case <-r.Context().Done():
 		return r.Context().Err()
 	case <-s.stopped:
-		return errStopped
+		return stopping()
 	}
 }
 

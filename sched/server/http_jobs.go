@@ -11,11 +11,10 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/slurm"
 	"github.com/gangway-hpc/gangway/sched"
 )
 
@@ -44,7 +43,7 @@ func (s *Server) postJob(_ http.ResponseWriter, r *http.Request) (any, error) {
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	case <-s.stopped:
-		return nil, errStopped
+		return nil, stopping()
 	}
 }
 
@@ -65,7 +64,7 @@ func (s *Server) submitOne(who identity, q *api.Submit, answer func(*api.Submitt
 	select {
 	case s.inputs <- f:
 	case <-s.stopped:
-		answer(&api.Submitted{Error: errStopped})
+		answer(&api.Submitted{Error: stopping()})
 	}
 }
 
@@ -89,7 +88,7 @@ func (s *Server) postJobs(w http.ResponseWriter, r *http.Request) (any, error) {
 			case a := <-answer:
 				_ = out.put(a)
 			case <-s.stopped:
-				_ = out.put(&api.Submitted{Error: errStopped})
+				_ = out.put(&api.Submitted{Error: stopping()})
 			}
 			if len(answers) == 0 {
 				_ = out.flush()
@@ -250,11 +249,11 @@ func (s *Server) verbJob(_ http.ResponseWriter, r *http.Request) (any, error) {
 	case "requeue":
 		return nil, s.change(r, func(c *core, id job.ID) error { return c.requeue(id, q.Hold) })
 	case "signal":
-		n, err := signalNumber(q.Signal)
+		n, err := slurm.ParseSignal(q.Signal)
 		if err != nil {
 			return nil, &api.Error{What: err.Error(), Code: fault.CodeUsage, Kind: "BAD_SIGNAL"}
 		}
-		return nil, s.change(r, func(c *core, id job.ID) error { return c.signal(id, n, &q) })
+		return nil, s.change(r, func(c *core, id job.ID) error { return c.signal(id, int(n), &q) })
 	case "end":
 		return nil, s.change(r, func(c *core, id job.ID) error { return c.endAllocation(id, q.Exit) })
 	default:
@@ -324,21 +323,6 @@ func (c *core) endAllocation(id job.ID, exit int) error {
 	return nil
 }
 
-// signalNumber reads a signal: a number, or a name with or without SIG.
-func signalNumber(text string) (int, error) {
-	if n, err := strconv.Atoi(text); err == nil && n > 0 && n < 65 {
-		return n, nil
-	}
-	name := strings.ToUpper(text)
-	if !strings.HasPrefix(name, "SIG") {
-		name = "SIG" + name
-	}
-	if n := unix.SignalNum(name); n != 0 {
-		return int(n), nil
-	}
-	return 0, fmt.Errorf("there is no signal %q", text)
-}
-
 // getJobs answers a query for jobs as they are.
 func (s *Server) getJobs(w http.ResponseWriter, r *http.Request) (any, error) {
 	q, err := api.ParseQuery(r.URL.Query())
@@ -347,7 +331,7 @@ func (s *Server) getJobs(w http.ResponseWriter, r *http.Request) (any, error) {
 	}
 	states, err := statesOf(q.States)
 	if err != nil {
-		return nil, &api.Error{What: err.Error(), Code: fault.CodeUsage, Kind: "INVALID_JOB_STATE"}
+		return nil, err
 	}
 	page, err := ask(s, r, func(c *core) (api.Page[*api.Job], error) { return c.jobs(&q, states) })
 	if err != nil || r.Header.Get("Accept") != api.Packed {
@@ -507,7 +491,7 @@ func statesOf(names []string) ([]job.State, error) {
 			}
 		}
 		if !ok {
-			return nil, fmt.Errorf("Invalid job state specified: %s", name) //nolint:staticcheck // Slurm's sentence
+			return nil, &api.Error{What: "Invalid job state specified: " + name, Code: fault.CodeUsage, Kind: "INVALID_JOB_STATE"}
 		}
 		all = append(all, st)
 	}

@@ -25,7 +25,7 @@ func (s *Server) getHistory(_ http.ResponseWriter, r *http.Request) (any, error)
 	}
 	states, err := statesOf(q.States)
 	if err != nil {
-		return nil, &api.Error{What: err.Error(), Code: fault.CodeUsage, Kind: "INVALID_JOB_STATE"}
+		return nil, err
 	}
 	f := store.Filter{
 		IDs: q.IDs, Users: q.Users, Accounts: q.Accounts, Partitions: q.Partitions, Names: q.Names, States: states,

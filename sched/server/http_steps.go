@@ -82,7 +82,7 @@ func (s *Server) postStep(_ http.ResponseWriter, r *http.Request) (any, error) {
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	case <-s.stopped:
-		return nil, errStopped
+		return nil, stopping()
 	}
 }
 

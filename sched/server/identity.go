@@ -8,8 +8,7 @@ import (
 	"os/user"
 	"strconv"
 	"sync"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -66,9 +65,11 @@ func peerOf(ctx context.Context, conn net.Conn) context.Context {
 	if err != nil {
 		return ctx
 	}
-	var cred *unix.Ucred
+	var cred *syscall.Ucred
 	var failed error
-	if err := raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || failed != nil {
+	if err := raw.Control(func(fd uintptr) {
+		cred, failed = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	}); err != nil || failed != nil {
 		return ctx
 	}
 	return context.WithValue(ctx, peerKey{}, *cred)
@@ -76,7 +77,7 @@ func peerOf(ctx context.Context, conn net.Conn) context.Context {
 
 // who is the identity behind a request.
 func (s *Server) who(r *http.Request) (identity, *api.Error) {
-	cred, ok := r.Context().Value(peerKey{}).(unix.Ucred)
+	cred, ok := r.Context().Value(peerKey{}).(syscall.Ucred)
 	if !ok {
 		return identity{}, &api.Error{What: "who asks is not known: the connection is not a unix socket", Kind: "ACCESS_DENIED"}
 	}

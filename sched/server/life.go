@@ -6,6 +6,7 @@ import (
 
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/slurm"
 )
 
 // Spans of a job's end.
@@ -79,14 +80,14 @@ func (c *core) driveLimits(r *run) {
 		return
 	}
 	r.now.warned = true
-	n, err := signalNumber(p.Signal)
+	n, err := slurm.ParseSignal(p.Signal)
 	if err != nil {
 		c.log.Error("signal before the end of a job", "job", r.Of.Job, "err", err)
 		return
 	}
 	for id, st := range r.Steps {
 		if (id == job.BatchStep) == p.SignalBatch {
-			c.signalStep(st, n)
+			c.signalStep(st, int(n))
 		}
 	}
 }

@@ -305,11 +305,11 @@ func (st *step) progressText() string {
 			by[text]++
 		}
 	}
-	line := fmt.Sprintf("%d of %d nodes are ready", ready, len(st.Gang.Nodes))
+	parts := []string{fmt.Sprintf("%d of %d nodes are ready", ready, len(st.Gang.Nodes))}
 	for _, text := range slices.Sorted(maps.Keys(by)) {
-		line += fmt.Sprintf("; %d: %s", by[text], text)
+		parts = append(parts, fmt.Sprintf("%d: %s", by[text], text))
 	}
-	return line
+	return strings.Join(parts, "; ")
 }
 
 func contains(list []string, s string) bool { return slices.Contains(list, s) }
