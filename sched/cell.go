@@ -256,6 +256,9 @@ func (s *Scheduler) reindex(i int32) {
 
 // touch notes for the trees that a node's timeline has changed.
 func (s *Scheduler) touch(c *cell, n *node) {
+	if s.pass.keepsGaps(job.Forever) {
+		s.pass.changes[c.nodes[n.place.pos]]++
+	}
 	if len(c.trees) == 0 {
 		return
 	}

@@ -469,7 +469,7 @@ func (s *Scheduler) replan(k key, all bool) {
 		s.note(drop)
 	}
 	s.fitLengths(limits)
-	s.pass = new(token)
+	s.pass = s.newPass(limits)
 	for _, k := range keys {
 		i := s.index(k.id)
 		s.promiseAt(i, s.earliest(s.jobs[i], s.now))

@@ -24,7 +24,7 @@ func (s *Scheduler) Fork() *Scheduler {
 	c.expired = slices.Clone(s.expired)
 	c.pass = nil
 	c.out, c.scratch, c.cands, c.set, c.line = nil, nil, nil, nil, nil
-	c.open = job.Promised{}
+	c.open, c.sorted = job.Promised{}, sorted{}
 	return &c
 }
 

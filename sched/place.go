@@ -194,8 +194,37 @@ func (s *Scheduler) gather(o *option, d job.Duration) []cand {
 	return all
 }
 
+// sortCands puts nodes into the order of the topology: as a set of places there they are.
 func (s *Scheduler) sortCands(all []cand) {
+	if words := (len(s.net.order) + 63) / 64; len(all) > 16+words/16 {
+		s.sorted.sort(all, s.net.order, words)
+		return
+	}
 	slices.SortFunc(all, func(a, b cand) int { return cmp.Compare(s.net.order[a.node], s.net.order[b.node]) })
+}
+
+// sorted is a set of nodes by their place in the topology, empty between uses.
+type sorted struct {
+	set  []uint64
+	cand []cand // by place
+}
+
+func (x *sorted) sort(all []cand, order []int32, words int) {
+	if len(x.set) < words {
+		x.set, x.cand = make([]uint64, words), make([]cand, 64*words)
+	}
+	for _, c := range all {
+		at := order[c.node]
+		x.set[at/64] |= 1 << (at % 64)
+		x.cand[at] = c
+	}
+	i := 0
+	each(x.set[:words], func(at int32) bool {
+		all[i] = x.cand[at]
+		i++
+		return true
+	})
+	clear(x.set[:words])
 }
 
 // choose picks k of the nodes, as near to each other as can be, so that what is left over

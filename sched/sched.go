@@ -62,7 +62,7 @@ type Scheduler struct {
 	classes []*class
 
 	lengths *lengthTable
-	pass    *token // of a replan: what is free only becomes less
+	pass    *pass // while what is free only becomes less
 
 	out     []job.Event  // of Decide
 	open    job.Promised // that is to be the next of these
@@ -71,6 +71,7 @@ type Scheduler struct {
 	set     []uint64
 	line    timeline
 	one     [1]pick
+	sorted  sorted
 }
 
 // New is a scheduler without nodes, partitions and jobs.
