@@ -21,12 +21,17 @@ func (s *Scheduler) earliestBefore(r *record, from, before job.Time) placement {
 		if !s.parts[o.part].starts() {
 			continue
 		}
-		for at := s.cursor(c, i, from, d); at < best.start; {
+		single := o.single(c)
+		at := from
+		if !single { // of one node what is free is found at once
+			at = s.cursor(c, i, from, d)
+		}
+		for at < best.start {
 			p := s.earliestIn(c, o, at, d, best.start)
 			if p.start >= best.start {
 				break
 			}
-			if at == from || s.pass != nil {
+			if !single {
 				s.moveCursor(c, i, p.start, d)
 			}
 			if l := s.licensed(r.spec, p.start, d); l > p.start {
@@ -40,13 +45,18 @@ func (s *Scheduler) earliestBefore(r *record, from, before job.Time) placement {
 	return best
 }
 
+// single says whether an option takes one node, wherever that is.
+func (o *option) single(c *class) bool {
+	return o.nodes == 1 && len(o.must) <= 1 && len(o.counts) == 0 && c.spec.Topology.Segment == 0 && !c.spec.Topology.Block
+}
+
 // earliestIn is earliest for one option, and nodes alone, if it is before limit.
 func (s *Scheduler) earliestIn(c *class, o *option, from job.Time, d job.Duration, before job.Time) placement {
 	p := placement{option: o, start: before, limit: d}
 	if len(c.options) == 1 {
 		p.picks = s.one[:0]
 	}
-	if o.nodes == 1 && len(o.must) <= 1 && len(o.counts) == 0 && c.spec.Topology.Segment == 0 && !c.spec.Topology.Block {
+	if o.single(c) {
 		for x := range o.cells {
 			n := &o.cells[x]
 			if t, pos := s.earliestNode(o, n, from, d, p.start); pos >= 0 {
