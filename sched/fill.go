@@ -14,8 +14,12 @@ func (s *Scheduler) conservative() {
 	s.revise()
 	s.startDue()
 	for round := 0; ; round++ {
+		if !s.anyQueued() {
+			s.grown, s.arrivals = s.grown[:0], s.arrivals[:0]
+			break
+		}
 		grown, arrivals := s.takeGrown(), s.takeArrivals()
-		if len(grown) == 0 && len(arrivals) == 0 || !s.anyQueued() {
+		if len(grown) == 0 && len(arrivals) == 0 {
 			break
 		}
 		looked = true

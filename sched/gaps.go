@@ -91,13 +91,17 @@ func (p *pass) settleGaps() {
 	p.left = p.left[:0]
 }
 
+// classOf is the class of a gap's length.
+func (p *pass) classOf(g *gap) int {
+	if g.b == job.Never {
+		return len(p.lengths) - 1
+	}
+	return p.class(g.b.Sub(g.a))
+}
+
 // add notes a gap, unless it is too short for every job.
 func (x *gaps) add(p *pass, g gap) {
-	k := len(p.lengths) - 1
-	if g.b != job.Never {
-		k = p.class(g.b.Sub(g.a))
-	}
-	if k >= 0 {
+	if k := p.classOf(&g); k >= 0 {
 		x.by[k] = append(x.by[k], g)
 		up(x.by[k], len(x.by[k])-1)
 	}
@@ -210,9 +214,21 @@ func (s *Scheduler) earliestGap(o *option, n *need, from job.Time, d job.Duratio
 		if f.pos < 0 || s.stands(x, &x.by[f.k][f.i]) {
 			return f.start, f.pos
 		}
-		x.remove(f.k, f.i)
-		s.pass.settleGaps()
+		x.replace(s.pass, f.k, f.i)
 	}
+}
+
+// replace puts what is left over in place of gap i of length k.
+func (x *gaps) replace(p *pass, k, i int) {
+	if len(p.left) > 0 && p.classOf(&p.left[0].gap) == k {
+		x.by[k][i] = p.left[0].gap
+		down(x.by[k], i) // it begins later
+		p.left[0] = p.left[len(p.left)-1]
+		p.left = p.left[:len(p.left)-1]
+	} else {
+		x.remove(k, i)
+	}
+	p.settleGaps()
 }
 
 // gapFeed yields the windows for a gang from gaps, by their start.
