@@ -31,7 +31,7 @@ func (s *Scheduler) Apply(e job.Event) error {
 // dueBefore says whether time passing up to at changes more than the clock.
 func (s *Scheduler) dueBefore(at job.Time) bool {
 	for len(s.ends.timers) > 0 && s.ends.timers[0].t < at {
-		if r := s.record(s.ends.timers[0].id); r.ends == s.ends.timers[0].t && (r.state == job.Running || r.state == job.Completing) {
+		if r := s.record(s.ends.timers[0].id); r != nil && r.ends == s.ends.timers[0].t && (r.state == job.Running || r.state == job.Completing) {
 			return true
 		}
 		s.ownClock(&s.ends).pop()
@@ -76,6 +76,7 @@ func (s *Scheduler) apply(e job.Event, at job.Time) error {
 			s.hash = hashEvent(s.hash, e)
 		}
 	}
+	s.tidy()
 	return nil
 }
 
@@ -170,7 +171,7 @@ func timeOf(e job.Event) (job.Time, bool) {
 
 func (s *Scheduler) configure(e job.Configured) error {
 	c := e.Config
-	if c.Backfill > job.None || c.Weights.MaxAge < 0 || c.MaxJobs < 0 || c.MaxRequeue < 0 || c.Horizon < 0 || c.DefaultLimit < 0 {
+	if c.Backfill > job.None || c.Weights.MaxAge < 0 || c.MaxJobs < 0 || c.MaxRequeue < 0 || c.MinJobAge < 0 || c.DefaultLimit < 0 {
 		return &Refused{Event: "configure", Why: "a limit is negative, or the kind of backfill is unknown"}
 	}
 	for i, l := range c.Licenses {
@@ -183,6 +184,7 @@ func (s *Scheduler) configure(e job.Configured) error {
 			}
 		}
 	}
+	s.forget() // what is over by the rule that was
 	s.ownLicenses()
 	s.config = c
 	s.setLicenses(c.Licenses)

@@ -21,6 +21,7 @@ func (s *Scheduler) Decide(now job.Time) []job.Event {
 		s.conservative()
 	}
 	s.flush()
+	s.tidy()
 	out := s.out
 	s.out = nil
 	return out

@@ -45,7 +45,7 @@ type Relaxation struct {
 // Explain says why a pending job waits, when it is expected to start and what would start
 // it sooner.
 func (s *Scheduler) Explain(id job.ID, now job.Time) (Explanation, error) {
-	if _, ok := s.find(id); !ok {
+	if _, ok := s.lookup(id); !ok {
 		return Explanation{}, &Refused{Event: "explain job " + id.String(), Why: "there is no such job"}
 	}
 	c := s.Fork()

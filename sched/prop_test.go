@@ -43,6 +43,7 @@ func newWorld(t *rapid.T) *world {
 	w.do(job.Configured{Config: job.Config{
 		Weights: job.Weights{Partition: uint32(rapid.IntRange(0, 1).Draw(t, "weight")) * 1000}, Licenses: []job.License{{Name: "l", Count: 2}},
 		Backfill: job.Backfill(rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "backfill")), MaxRequeue: 2,
+		MinJobAge: job.Duration(rapid.SampledFrom([]int{0, 1, 20}).Draw(t, "age")),
 	}})
 	return w
 }
@@ -67,11 +68,39 @@ func (w *world) decide() {
 	if err := w.s.Check(); err != nil {
 		w.t.Fatal(err)
 	}
+	w.forgotten()
 	if next := w.s.Next(); next <= w.now {
 		for _, e := range w.log {
 			w.t.Logf("%+v", e)
 		}
 		w.t.Fatalf("after a decision at %d the next is at %d", w.now, next)
+	}
+}
+
+// forgotten proves that it cannot be seen whether the memory of what is over was freed,
+// and that nothing is over that may be waited for.
+func (w *world) forgotten() {
+	f := w.s.Fork()
+	f.forget()
+	if err := f.Check(); err != nil {
+		w.t.Fatal(err)
+	}
+	for id := job.ID(1); id <= w.last; id++ {
+		_, a := w.s.Job(id)
+		v, b := f.Job(id)
+		if a != b || b != (f.record(id) != nil) || b && v.State.Done() && f.over(f.record(id)) {
+			w.t.Fatalf("job %v is known: %v; after forgetting: %v", id, a, b)
+		}
+	}
+	for v := range w.s.Pending {
+		if v.Spec.Dependencies == nil || w.s.record(v.ID).met {
+			continue
+		}
+		for _, d := range v.Spec.Dependencies.List {
+			if _, ok := w.s.Job(d.Job); !ok && d.Type != job.Singleton {
+				w.t.Fatalf("job %v waits for job %v, which is forgotten", v.ID, d.Job)
+			}
+		}
 	}
 }
 
@@ -144,6 +173,7 @@ func (w *world) spec() job.Spec {
 			types := []job.DependencyType{job.After, job.AfterAny, job.AfterOK, job.AfterNotOK, job.AfterCorr, job.Singleton}
 			p.Dependencies = &job.Dependencies{List: []job.Dependency{{
 				Type: rapid.SampledFrom(types).Draw(t, "type"), Job: job.ID(rapid.IntRange(1, int(w.last)).Draw(t, "on")),
+				Delay: job.Duration(rapid.IntRange(0, 1).Draw(t, "delay") * 7),
 			}}}
 		}
 	case 9:
@@ -170,6 +200,9 @@ func (w *world) step() {
 			w.decide()
 		}
 		w.now = then
+	}
+	if rapid.IntRange(0, 5).Draw(t, "forget") == 0 {
+		w.s.forget()
 	}
 	some := func() job.ID { return job.ID(rapid.IntRange(1, int(w.last)+1).Draw(t, "id")) }
 	switch rapid.IntRange(0, 13).Draw(t, "event") {
@@ -209,6 +242,9 @@ func (w *world) step() {
 		if v, ok := w.s.Job(id); ok {
 			spec := *v.Spec
 			spec.Nice++
+			if rapid.Bool().Draw(t, "free") {
+				spec.Dependencies = nil
+			}
 			if w.do(job.Changed{At: w.now, ID: id, Spec: spec}) {
 				delete(w.said, id)
 			}

@@ -28,6 +28,7 @@ type record struct {
 	state      job.State
 	held       uint8
 	never      bool // its dependencies will never be met
+	met        bool // they were when it first started, and are not asked again
 	queued     bool
 	key        key
 	queueLimit job.Duration // under which it is in its queue
@@ -76,12 +77,17 @@ func (s *Scheduler) index(id job.ID) int {
 	return i
 }
 
-// find looks a job up. Ids mostly have no gaps, so the first guess is mostly right.
+// find looks a job up. Ids mostly have no gaps but where jobs are forgotten, so the first
+// guesses are mostly right.
 func (s *Scheduler) find(id job.ID) (int, bool) {
 	if len(s.jobs) == 0 || id < s.jobs[0].id {
 		return 0, false
 	}
 	if i := int(id - s.jobs[0].id); i < len(s.jobs) && s.jobs[i].id == id {
+		return i, true
+	}
+	last := len(s.jobs) - 1
+	if i := last - int(int64(s.jobs[last].id)-int64(id)); 0 <= i && i <= last && s.jobs[i].id == id {
 		return i, true
 	}
 	return slices.BinarySearchFunc(s.jobs, id, func(r *record, id job.ID) int { return int(int64(r.id) - int64(id)) })
@@ -96,33 +102,33 @@ func (s *Scheduler) record(id job.ID) *record {
 
 // ownJob makes job i changeable.
 func (s *Scheduler) ownJob(i int) *record {
-	r := s.jobs[i]
-	if r.tok != s.tok {
-		c := *r
-		c.tok = s.tok
-		c.dependents = slices.Clip(r.dependents)
-		if s.jobsTok != s.tok {
-			s.jobs, s.jobsTok = slices.Clone(s.jobs), s.tok
-		}
-		s.jobs[i] = &c
-		return &c
+	if r := s.jobs[i]; r.tok == s.tok {
+		return r
 	}
+	r := owned(&s.jobs, &s.jobsTok, i, s.tok)
+	r.tok, r.dependents = s.tok, slices.Clip(r.dependents)
 	return r
 }
 
+// ownArray makes array i changeable.
 func (s *Scheduler) ownArray(i int32) *array {
-	a := s.arrays[i]
-	if a.tok != s.tok {
-		c := *a
-		c.tok = s.tok
-		c.dependents = slices.Clip(a.dependents)
-		if s.arraysTok != s.tok {
-			s.arrays, s.arraysTok = slices.Clone(s.arrays), s.tok
-		}
-		s.arrays[i] = &c
-		return &c
+	if a := s.arrays[i]; a.tok == s.tok {
+		return a
 	}
+	a := owned(&s.arrays, &s.arraysTok, int(i), s.tok)
+	a.tok, a.dependents = s.tok, slices.Clip(a.dependents)
 	return a
+}
+
+// owned puts a copy in the place of element i of a list, which is copied before if it is
+// shared with a fork.
+func owned[T any](list *[]*T, listTok **token, i int, tok *token) *T {
+	if *listTok != tok {
+		*list, *listTok = slices.Clone(*list), tok
+	}
+	c := *(*list)[i]
+	(*list)[i] = &c
+	return &c
 }
 
 // keyOf is a job's place in the order. The age that counts is since the job could start,

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -407,4 +408,43 @@ func TestWhatIf(t *testing.T) {
 	if v, _ := s.Job(1); v.State != job.Running {
 		t.Error("the scheduler itself has changed")
 	}
+}
+
+// restored is what a snapshot of s gives back.
+func restored(t testing.TB, s *Scheduler) *Scheduler {
+	t.Helper()
+	var b bytes.Buffer
+	if err := s.Snapshot(&b); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Restore(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestAfterArray: "after" an array, and minutes later, counts from the start of its last
+// task, or from when that was cancelled.
+func TestAfterArray(t *testing.T) {
+	s := cluster(t, 1, 1)
+	p := gpus(1, 8, 100)
+	p.Array = &job.Array{Tasks: []job.Range{{First: 0, Last: 2, Step: 1}}}
+	apply(t, s, job.Submitted{At: 1, ID: 1, Spec: p})
+	later := job.Spec{MinNodes: 1, TimeLimit: job.Hour, Dependencies: &job.Dependencies{List: []job.Dependency{{Type: job.After, Job: 1, Delay: job.Minute}}}}
+	apply(t, s, job.Submitted{At: 1, ID: 4, Spec: later})
+	decide(t, s, 1)
+	apply(t, s, job.Ended{At: 50, ID: 1, State: job.Completed})
+	decide(t, s, 50)
+	want(t, s, "1:COMPLETED 2:RUNNING 3:PENDING(Resources) 4:PENDING(Dependency)")
+	apply(t, s, job.Cancelled{At: 70, ID: 3})
+	s = restored(t, s)
+	decide(t, s, 70+60000-1)
+	want(t, s, "1:COMPLETED 2:RUNNING 3:CANCELLED 4:PENDING(Dependency)")
+	if s.Next() != 70+60000 {
+		t.Errorf("next is %d", s.Next())
+	}
+	apply(t, s, job.Ended{At: 70 + 60000, ID: 2, State: job.Completed})
+	decide(t, s, 70+60000)
+	want(t, s, "1:COMPLETED 2:COMPLETED 3:CANCELLED 4:RUNNING")
 }

@@ -80,7 +80,7 @@ func (s *Scheduler) start(i int, alloc *job.Allocation, picks []pick, licenses [
 	s.unplan(i, true)
 	r := s.ownJob(i)
 	s.ownClass(r.class).queue.remove(r.key, s.tok)
-	r.queued, r.promise, r.breach = false, 0, ""
+	r.queued, r.promise, r.breach, r.met = false, 0, "", true
 	r.state, r.start, r.end, r.limit = job.Running, s.now, 0, alloc.Limit
 	r.alloc, r.picks, r.licenses, r.attempt = alloc, picks, licenses, attempt
 	r.ends = s.now.Add(max(1, alloc.Limit))
@@ -173,7 +173,7 @@ func (s *Scheduler) finish(i int, st job.State, exit int) {
 
 func (s *Scheduler) end(e job.Ended) error {
 	what := "end job " + e.ID.String()
-	i, ok := s.find(e.ID)
+	i, ok := s.lookup(e.ID)
 	switch {
 	case !ok:
 		return &Refused{Event: what, Why: "there is no such job"}
@@ -193,7 +193,7 @@ func (s *Scheduler) end(e job.Ended) error {
 
 func (s *Scheduler) cancel(e job.Cancelled) error {
 	what := "cancel job " + e.ID.String()
-	i, ok := s.find(e.ID)
+	i, ok := s.lookup(e.ID)
 	if !ok {
 		return &Refused{Event: what, Why: "there is no such job"}
 	}
@@ -240,7 +240,7 @@ func (s *Scheduler) releaseHold(e job.Released) error {
 
 func (s *Scheduler) requeue(e job.Requeue) error {
 	what := "requeue job " + e.ID.String()
-	i, ok := s.find(e.ID)
+	i, ok := s.lookup(e.ID)
 	if !ok {
 		return &Refused{Event: what, Why: "there is no such job"}
 	}
@@ -250,6 +250,11 @@ func (s *Scheduler) requeue(e job.Requeue) error {
 	case !st.Done():
 		s.again(i, e.Hold)
 		return nil
+	}
+	if r := s.jobs[i]; !r.met {
+		if why := s.checkDependencies(r.spec, r.id); why != "" {
+			return &Refused{Event: what, Why: why}
+		}
 	}
 	r := s.ownJob(i)
 	if r.array >= 0 {

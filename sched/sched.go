@@ -37,7 +37,9 @@ type Scheduler struct {
 
 	jobs       []*record // by rising id
 	arrays     []*array
+	last       job.ID   // the highest id that was ever used
 	unfinished int      // jobs that have not ended
+	remembered int      // of those that have: how many were left when that was last tidied
 	planned    int      // jobs that have a plan
 	singles    []job.ID // jobs that wait for those of the same name
 
@@ -55,11 +57,12 @@ type Scheduler struct {
 	ends     clock    // when a running job reaches its limit
 
 	// The index, which follows from the above.
-	stale   bool
-	net     *net
-	cells   []*cell
-	kinds   classIndex
-	classes []*class
+	stale       bool
+	net         *net
+	cells       []*cell
+	kinds       classIndex
+	classes     []*class
+	classesKept int // how many there were when that was last tidied
 
 	lengths *lengthTable
 	pass    *token // of a replan: what is free only becomes less

@@ -116,7 +116,7 @@ type Config struct {
 	MaxJobs      int    // 0: no limit
 	MaxRequeue   int    // 0: 5
 	Backfill     Backfill
-	Horizon      Duration // how far the plan looks; carried, not yet used
+	MinJobAge    Duration // how long an ended job is known; 0: 5 minutes; Forever: always
 	DefaultLimit Duration // of jobs in partitions without one; 0: a year
 }
 
