@@ -56,6 +56,7 @@ type net struct {
 	count  []int32   // by level: how many switches
 	block  []int32   // by node: which block; -1: none
 	blocks int32
+	wide   []wide  // blocks taken together, by rising size
 	order  []int32 // by node: its place in a walk through the tree
 }
 

@@ -103,6 +103,7 @@ func (s *Scheduler) classKey(b []byte, spec *job.Spec) []byte {
 		text(spec.User)
 		text(spec.Account)
 		text(spec.QOS)
+		list(spec.Groups)
 	}
 	return b
 }

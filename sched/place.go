@@ -233,7 +233,8 @@ func (s *Scheduler) choose(c *class, o *option, cands []cand, k int) ([]cand, bo
 	}
 	s.sortCands(chosen)
 	if topo.Segment > 0 || topo.Block {
-		slices.SortStableFunc(chosen, func(a, b cand) int { return cmp.Compare(s.net.block[a.node], s.net.block[b.node]) })
+		block := s.net.blocksOf(topo.Segment, s.network.BlockSizes)
+		slices.SortStableFunc(chosen, func(a, b cand) int { return cmp.Compare(block[a.node], block[b.node]) })
 	}
 	return chosen, true
 }
@@ -339,9 +340,10 @@ func (s *Scheduler) chooseBelow(cands []cand, k, level int) ([]cand, bool) {
 // chooseBlocks takes groups of seg nodes, each within a block, from as few blocks as can
 // be. If k is no multiple of seg the last group is smaller.
 func (s *Scheduler) chooseBlocks(cands []cand, k, seg int) ([]cand, bool) {
-	in := slices.DeleteFunc(slices.Clone(cands), func(c cand) bool { return s.net.block[c.node] < 0 })
-	slices.SortStableFunc(in, func(a, b cand) int { return cmp.Compare(s.net.block[a.node], s.net.block[b.node]) })
-	all := runs(in, s.net.block, nil)
+	block := s.net.blocksOf(seg, s.network.BlockSizes)
+	in := slices.DeleteFunc(slices.Clone(cands), func(c cand) bool { return block[c.node] < 0 })
+	slices.SortStableFunc(in, func(a, b cand) int { return cmp.Compare(block[a.node], block[b.node]) })
+	all := runs(in, block, nil)
 	slices.SortStableFunc(all, func(a, b run) int { return (b.hi - b.lo) - (a.hi - a.lo) })
 	var chosen []cand
 	for k > 0 {

@@ -327,7 +327,7 @@ func newMeter(s *Scheduler, c *class, o *option) meter {
 	switch {
 	case len(o.must) > 0 || len(o.counts) > 0:
 	case topo.Segment > 0 || topo.Block:
-		m.group, m.seg, m.count = s.net.block, max(1, topo.Segment), make([]int32, s.net.blocks)
+		m.group, m.seg, m.count = s.net.blocksOf(topo.Segment, s.network.BlockSizes), max(1, topo.Segment), make([]int32, s.net.blocks)
 	case topo.Required > 0:
 		level := min(topo.Required, s.net.levels) - 1
 		m.group, m.largest, m.count = s.net.domain[level], 1, make([]int32, s.net.count[level])

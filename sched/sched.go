@@ -13,8 +13,10 @@
 package sched
 
 import (
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 )
@@ -136,6 +138,8 @@ func (p *part) refuses(spec *job.Spec) string {
 		return "it was removed"
 	case len(a.AllowUsers) > 0 && !in(a.AllowUsers, spec.User), in(a.DenyUsers, spec.User):
 		return "user " + spec.User + " is not allowed"
+	case len(a.AllowGroups) > 0 && spec.User != "root" && !slices.ContainsFunc(spec.Groups, func(g string) bool { return in(a.AllowGroups, g) }):
+		return "user " + spec.User + " is in none of the groups " + strings.Join(a.AllowGroups, ", ")
 	case len(a.AllowAccount) > 0 && !in(a.AllowAccount, spec.Account), in(a.DenyAccount, spec.Account):
 		return "account " + spec.Account + " is not allowed"
 	case len(a.AllowQOS) > 0 && !in(a.AllowQOS, spec.QOS), in(a.DenyQOS, spec.QOS):
@@ -212,6 +216,8 @@ func (s *Scheduler) setPartition(e job.PartitionSet) error {
 		return &Refused{Event: what, Why: "a limit is negative"}
 	case p.MaxNodes > 0 && p.MinNodes > p.MaxNodes:
 		return &Refused{Event: what, Why: "MinNodes is above MaxNodes"}
+	case p.Oversubscribe < 0 || p.Oversubscribe > 1:
+		return &Refused{Event: what, Why: fmt.Sprintf("%d jobs that share CPUs (OverSubscribe) are not supported yet", p.Oversubscribe), Nearest: "OverSubscribe=NO"}
 	case p.State > job.PartitionInactive:
 		return &Refused{Event: what, Why: "its state is none"}
 	}
