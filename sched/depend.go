@@ -258,10 +258,7 @@ func (s *Scheduler) enqueue(r *record) {
 	limit := job.Forever
 	c := s.ownClass(r.class)
 	for i := range c.options {
-		limit = min(limit, s.limitIn(r.spec, c.options[i].part))
-	}
-	if r.spec.TimeMin > 0 {
-		limit = min(limit, r.spec.TimeMin)
+		limit = min(limit, s.leastIn(r.spec, c.options[i].part))
 	}
 	r.queueLimit = limit
 	c.queue.insert(entry{r.key, limit}, s.tok)

@@ -257,11 +257,7 @@ func (s *Scheduler) fitsNow(r *record, x int32) bool {
 	c := s.classes[r.class]
 	for i := range c.options {
 		o := &c.options[i]
-		d := s.limitIn(r.spec, o.part)
-		if r.spec.TimeMin > 0 {
-			d = min(d, r.spec.TimeMin)
-		}
-		end := s.now.Add(d)
+		end := s.now.Add(s.leastIn(r.spec, o.part))
 		for k := range o.cells {
 			if o.cells[k].cell != n.place.cell || !n.free.holds(&o.cells[k].v) {
 				continue
@@ -300,7 +296,7 @@ func (s *Scheduler) fitsSooner(r *record, x int32) bool {
 	for i := range c.options {
 		o := &c.options[i]
 		for k := range o.cells {
-			if o.cells[k].cell == n.place.cell && line.earliest(&o.cells[k].v, s.now, s.limitIn(r.spec, o.part)) < r.plan.start {
+			if o.cells[k].cell == n.place.cell && line.earliest(&o.cells[k].v, s.now, s.leastIn(r.spec, o.part)) < r.plan.start {
 				return true
 			}
 		}

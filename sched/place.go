@@ -208,6 +208,8 @@ func (s *Scheduler) choose(c *class, o *option, cands []cand, k int) ([]cand, bo
 	var chosen []cand
 	var ok bool
 	switch {
+	case c.spec.Contiguous:
+		chosen, ok = s.chooseRun(o, cands, k)
 	case len(o.must) > 0 || len(o.counts) > 0:
 		chosen, ok = s.chooseGiven(o, cands, k)
 	case topo.Segment > 0:
@@ -223,8 +225,6 @@ func (s *Scheduler) choose(c *class, o *option, cands []cand, k int) ([]cand, bo
 				chosen = near
 			}
 		}
-	case c.spec.Contiguous:
-		chosen, ok = s.chooseRun(cands, k)
 	default:
 		chosen, ok = s.climb(cands, k), true
 	}
@@ -364,16 +364,32 @@ func (s *Scheduler) chooseBlocks(cands []cand, k, seg int) ([]cand, bool) {
 	return chosen, true
 }
 
-// chooseRun takes nodes that follow each other.
-func (s *Scheduler) chooseRun(cands []cand, k int) ([]cand, bool) {
+// chooseRun takes nodes that follow each other in the order of the topology, those that
+// are asked for by name among them: from the shortest run that has so many.
+func (s *Scheduler) chooseRun(o *option, cands []cand, k int) ([]cand, bool) {
 	best, length := -1, 0
+	var first, last int32 // of those that are asked for
+	for i, n := range o.must {
+		at := s.net.order[n]
+		if first = min(first, at); i == 0 {
+			first = at
+		}
+		last = max(last, at)
+	}
 	for lo := 0; lo < len(cands); {
 		hi := lo + 1
 		for hi < len(cands) && s.net.order[cands[hi].node] == s.net.order[cands[hi-1].node]+1 {
 			hi++
 		}
-		if hi-lo >= k && (best < 0 || hi-lo < length) {
-			best, length = lo, hi-lo
+		from := lo
+		if len(o.must) > 0 { // as far to the front as takes the last one in
+			for from < hi-k && s.net.order[cands[from+k-1].node] < last {
+				from++
+			}
+		}
+		has := len(o.must) == 0 || hi-from >= k && s.net.order[cands[from].node] <= first && s.net.order[cands[from+k-1].node] >= last
+		if hi-lo >= k && has && (best < 0 || hi-lo < length) {
+			best, length = from, hi-lo
 		}
 		lo = hi
 	}

@@ -20,7 +20,7 @@ func (s *Scheduler) earliestBefore(r *record, from, before job.Time) placement {
 	c := s.classes[r.class]
 	for i := range c.options {
 		o := &c.options[i]
-		d := s.limitIn(r.spec, o.part)
+		d := s.leastIn(r.spec, o.part)
 		if !s.parts[o.part].starts() {
 			continue
 		}
@@ -39,6 +39,9 @@ func (s *Scheduler) earliestBefore(r *record, from, before job.Time) placement {
 			best = p
 			break
 		}
+	}
+	if best.option != nil && r.spec.TimeMin > 0 {
+		best.limit = s.stretch(r.spec, best.picks, best.start, best.limit, s.limitIn(r.spec, best.option.part))
 	}
 	return best
 }

@@ -252,6 +252,8 @@ func checkSpec(p *job.Spec) (why, nearest string) {
 		return fmt.Sprintf("%d tasks do not fit on %d nodes with %d on each", p.Tasks, p.MaxNodes, p.TasksPerNode), fmt.Sprintf("--nodes=%d", (p.Tasks+p.TasksPerNode-1)/p.TasksPerNode)
 	case p.Topology.Segment > 0 && p.MinNodes > 0 && p.MinNodes%p.Topology.Segment != 0:
 		return fmt.Sprintf("%d nodes are no multiple of segments of %d", p.MinNodes, p.Topology.Segment), fmt.Sprintf("--nodes=%d", (p.MinNodes/p.Topology.Segment+1)*p.Topology.Segment)
+	case p.Contiguous && (p.Topology != job.Topology{} || hasCounts(p.Constraint)):
+		return "--contiguous with --switches, --segment, a level of topology or counts of features is not supported", "--contiguous without them"
 	case p.MaxNodes > 0 && len(p.NodeList) > p.MaxNodes, p.MinNodes > 0 && p.MaxNodes == 0 && len(p.NodeList) > p.MinNodes:
 		return fmt.Sprintf("%d nodes are named, more than it asks for", len(p.NodeList)), fmt.Sprintf("--nodes=%d", len(p.NodeList))
 	case p.Deadline > 0 && p.Begin > 0 && p.Deadline <= p.Begin:
@@ -273,6 +275,8 @@ func checkAmounts(p *job.Spec) (why, nearest string) {
 		switch {
 		case g.Name == "" || g.Count < 0 || g.Count > 1<<31-1:
 			return fmt.Sprintf("%d of the generic resource %q", g.Count, g.Name), "--gres=gpu:1"
+		case g.Per == job.PerJob && g.Count > 0 && g.Count < int64(p.MinNodes):
+			return fmt.Sprintf("%d %s in all are fewer than %d nodes", g.Count, gresName(g.Name, g.Type), p.MinNodes), fmt.Sprintf("--nodes=%d", g.Count)
 		case g.Per != job.PerJob && g.Per != job.PerNode && g.Per != job.PerTask && g.Per != job.PerSocket:
 			return "a generic resource is not per job, node, task or socket", "--gpus-per-node"
 		}
@@ -295,6 +299,10 @@ func checkAmounts(p *job.Spec) (why, nearest string) {
 		}
 	}
 	return checkConstraint(p.Constraint, 0), ""
+}
+
+func hasCounts(c *job.Constraint) bool {
+	return c != nil && (c.Count > 0 || slices.ContainsFunc(slices.Concat(c.And, c.Or, c.OneOf), hasCounts))
 }
 
 func checkConstraint(c *job.Constraint, depth int) string {

@@ -90,12 +90,9 @@ func (s *Scheduler) latest(r *record) job.Time {
 	if r.spec.Deadline == 0 {
 		return 0
 	}
-	limit := r.spec.TimeMin
-	if limit == 0 {
-		limit = job.Forever
-		for _, p := range s.partitionsOf(r.spec) {
-			limit = min(limit, s.limitIn(r.spec, p))
-		}
+	limit := job.Forever
+	for _, p := range s.partitionsOf(r.spec) {
+		limit = min(limit, s.leastIn(r.spec, p))
 	}
 	return max(1, r.spec.Deadline.Add(-limit))
 }
