@@ -81,7 +81,7 @@ func (s *Scheduler) allowed(r *record) bool {
 	for k := range r.plan.picks {
 		n := s.nodes[r.plan.picks[k].node]
 		if !n.open() || !slices.ContainsFunc(c.options, func(o option) bool {
-			return o.part == r.plan.part && slices.ContainsFunc(o.cells, func(x need) bool { return x.cell == n.place.cell && x.v == r.plan.picks[k].v })
+			return o.part == r.plan.part && s.takes(&o, r.plan.picks, k)
 		}) {
 			return false
 		}

@@ -49,7 +49,7 @@ func traces() []trace {
 				spec.Array = &job.Array{Tasks: []job.Range{{First: 1, Last: uint32(1 + r.next(8)), Step: 1}}, Throttle: r.next(4)}
 			}
 			return spec, d
-		}, 0x72add9888fdee5d4},
+		}, 0xfedcf096fab97a65},
 	}
 }
 

@@ -49,6 +49,9 @@ func (s *Scheduler) placeNow(c *class, o *option, d job.Duration) ([]pick, bool)
 
 // placeIn is placeNow among the cells of an option.
 func (s *Scheduler) placeIn(c *class, o *option, d job.Duration) ([]pick, bool) {
+	if o.total != nil {
+		return s.shareOut(o, s.givers(o, s.now, d))
+	}
 	if o.nodes == 1 && o.most == 1 && len(o.must) == 0 && len(o.counts) == 0 && c.spec.Topology.Segment == 0 && !c.spec.Topology.Block {
 		return s.placeOne(c, o, d)
 	}
@@ -63,8 +66,12 @@ func (s *Scheduler) placeIn(c *class, o *option, d job.Duration) ([]pick, bool) 
 
 func (s *Scheduler) picks(o *option, chosen []cand) []pick {
 	picks := make([]pick, len(chosen))
+	uneven := o.uneven(len(chosen))
 	for i, x := range chosen {
 		picks[i] = pick{x.node, o.cells[x.cell].v}
+		if uneven {
+			picks[i].v = o.trimmed(s, picks[i], i, len(chosen))
+		}
 	}
 	return picks
 }
@@ -86,7 +93,11 @@ func (s *Scheduler) placeOne(c *class, o *option, d job.Duration) ([]pick, bool)
 			n := &o.cells[i]
 			cell := s.cells[n.cell]
 			if node := s.bestFit(c, o, cell, n, d); node >= 0 {
-				if l := s.nodes[node].free[cell.kind.prim] - n.v[cell.kind.prim]; l < left {
+				l := s.nodes[node].free[cell.kind.prim] - n.v[cell.kind.prim]
+				if o.twins {
+					l = cell.kind.left(&s.nodes[node].free, &n.v)
+				}
+				if l < left {
 					best, left = pick{node, n.v}, l
 				}
 			}
@@ -188,14 +199,22 @@ func (s *Scheduler) gather(o *option, d job.Duration) []cand {
 		})
 	}
 	if len(o.cells) > 1 {
-		s.sortCands(all)
+		all = s.sortCands(all)
 	}
 	s.cands = all
 	return all
 }
 
-func (s *Scheduler) sortCands(all []cand) {
-	slices.SortFunc(all, func(a, b cand) int { return cmp.Compare(s.net.order[a.node], s.net.order[b.node]) })
+// sortCands puts nodes in the order of the topology. One that can be had in several ways is
+// left with the first.
+func (s *Scheduler) sortCands(all []cand) []cand {
+	slices.SortFunc(all, func(a, b cand) int {
+		if a.node != b.node {
+			return cmp.Compare(s.net.order[a.node], s.net.order[b.node])
+		}
+		return cmp.Compare(a.cell, b.cell)
+	})
+	return slices.CompactFunc(all, func(a, b cand) bool { return a.node == b.node })
 }
 
 // choose picks k of the nodes, as near to each other as can be, so that what is left over

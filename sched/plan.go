@@ -88,6 +88,9 @@ func (s *Scheduler) moveCursor(c *class, option int, t job.Time, d job.Duration)
 
 // earliestIn is earliest for one option, and nodes alone, if it is before limit.
 func (s *Scheduler) earliestIn(c *class, o *option, from job.Time, d job.Duration, before job.Time) placement {
+	if o.total != nil {
+		return s.earliestShared(o, from, d, before)
+	}
 	p := placement{option: o, start: before, limit: d}
 	if len(c.options) == 1 {
 		p.picks = s.one[:0]
@@ -210,7 +213,7 @@ func (g *gang) sweep() (job.Time, []cand) {
 				open = append(open, g.windows[w].cand)
 			}
 		}
-		g.s.sortCands(open)
+		open = g.s.sortCands(open)
 		if chosen, ok := g.s.choose(g.c, g.o, open, g.o.nodes); ok {
 			return t, chosen
 		}
@@ -322,10 +325,14 @@ type meter struct {
 	count   []int32 // by group
 	whole   int     // with seg: the sum
 	top     int32   // with largest 1: the largest one
+	ways    []int32 // by node: in how many ways it can be had; nil: there is one
 }
 
 func newMeter(s *Scheduler, c *class, o *option) meter {
 	m := meter{s: s, nodes: o.nodes}
+	if o.twins {
+		m.ways = make([]int32, len(s.nodes))
+	}
 	topo := c.topology()
 	switch {
 	case len(o.must) > 0 || len(o.counts) > 0:
@@ -343,9 +350,17 @@ func newMeter(s *Scheduler, c *class, o *option) meter {
 func (m *meter) reset() {
 	m.total, m.whole, m.top = 0, 0, 0
 	clear(m.count)
+	clear(m.ways)
 }
 
 func (m *meter) add(node int32, by int32) {
+	if m.ways != nil {
+		was := m.ways[node]
+		m.ways[node] += by
+		if was > 0 && m.ways[node] > 0 {
+			return
+		}
+	}
 	m.total += int(by)
 	if m.group == nil {
 		return

@@ -28,8 +28,11 @@ func newWorld(t *rapid.T) *world {
 	var names []string
 	for i := range n {
 		node := job.Node{Name: fmt.Sprintf("n%d", i), CPUs: 8, Switch: fmt.Sprintf("s%d", i/3), Block: fmt.Sprintf("b%d", i/2), Features: []string{"all"}}
-		if rapid.IntRange(0, 3).Draw(t, "gpus") > 0 {
+		if kind := rapid.IntRange(0, 4).Draw(t, "gpus"); kind > 0 {
 			node.GRES = []job.GRES{{Name: "gpu", Count: 4}}
+			if kind == 1 {
+				node.GRES = []job.GRES{{Name: "gpu", Type: "a", Count: 2}, {Name: "gpu", Type: "b", Count: 3}}
+			}
 			node.Features = append(node.Features, "gpu")
 		}
 		if rapid.IntRange(0, 4).Draw(t, "big") == 0 {
@@ -38,7 +41,7 @@ func newWorld(t *rapid.T) *world {
 		names = append(names, node.Name)
 		w.do(job.NodeSet{Node: node})
 	}
-	w.do(job.PartitionSet{Partition: job.Partition{Name: "p", Nodes: names, Default: true, DefaultTime: 10, MemoryPerCPU: 10}})
+	w.do(job.PartitionSet{Partition: job.Partition{Name: "p", Nodes: names, Default: true, DefaultTime: 10, MemoryPerCPU: 10, DenyUsers: []string{"mallory"}}})
 	w.do(job.PartitionSet{Partition: job.Partition{Name: "q", Nodes: names[:(n+1)/2], Priority: 10, MaxTime: 50, MemoryPerCPU: 10}})
 	w.do(job.Configured{Config: job.Config{
 		Weights: job.Weights{Partition: uint32(rapid.IntRange(0, 1).Draw(t, "weight")) * 1000}, Licenses: []job.License{{Name: "l", Count: 2}},
@@ -149,7 +152,7 @@ func (w *world) spec() job.Spec {
 		p.MinNodes = rapid.IntRange(1, 3).Draw(t, "n")
 		p.GRES = []job.GRESRequest{{Name: "gpu", Count: int64(rapid.IntRange(1, 4).Draw(t, "gpus")), Per: job.PerNode}}
 	}
-	switch rapid.IntRange(0, 12).Draw(t, "extra") {
+	switch rapid.IntRange(0, 17).Draw(t, "extra") {
 	case 0:
 		p.Topology = job.Topology{Switches: 1, Wait: job.Duration(rapid.IntRange(0, 20).Draw(t, "wait"))}
 	case 1:
@@ -184,6 +187,23 @@ func (w *world) spec() job.Spec {
 	case 11:
 		p.Partitions = []string{"q"}
 		p.TimeMin = 1
+	case 12:
+		p.TimeMin = (p.TimeLimit + 1) / 2
+	case 13:
+		p.Contiguous = true
+	case 14, 15:
+		for i := range p.GRES {
+			p.GRES[i].Per = job.PerJob
+		}
+	case 16:
+		for i := range p.GRES {
+			p.GRES[i].Type = "a"
+		}
+	case 17:
+		if p.GRES = nil; rapid.Bool().Draw(t, "tasks") {
+			p.GRES = []job.GRESRequest{{Name: "gpu", Count: int64(rapid.IntRange(1, 12).Draw(t, "gpus")), Per: job.PerJob}}
+			p.MinNodes, p.Exclusive, p.Tasks = 0, false, rapid.IntRange(0, 6).Draw(t, "n")
+		}
 	}
 	p.Requeue = rapid.Bool().Draw(t, "requeue")
 	p.Nice = int32(rapid.IntRange(0, 20).Draw(t, "nice") / 19)

@@ -391,6 +391,9 @@ func (s *Scheduler) allocate(r *record, o *option, picks []pick, limit job.Durat
 	for k := range picks {
 		n, v := s.nodes[picks[k].node], &picks[k].v
 		share := &alloc.Nodes[k]
+		if o.total != nil && r.spec.Tasks > 0 {
+			tasks, rest = o.tasksAt(s, picks, k), 0
+		}
 		*share = job.NodeShare{Node: n.spec.Name, Tasks: tasks, CPUs: int(v[slotCPU]), Memory: int64(v[slotMemory])}
 		if k < rest {
 			share.Tasks++

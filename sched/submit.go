@@ -180,6 +180,13 @@ func (s *Scheduler) possible(c *class) bool {
 	c.checked = true
 	for i := range c.options {
 		o := &c.options[i]
+		if o.total != nil {
+			if s.possibleShared(o) {
+				c.possible = true
+				return true
+			}
+			continue
+		}
 		topo := c.topology()
 		if len(o.must) == 0 && len(o.counts) == 0 && topo.Segment == 0 && !topo.Block && topo.Required == 0 && topo.Switches == 0 && !c.spec.Contiguous {
 			c.possible = true
@@ -197,7 +204,7 @@ func (s *Scheduler) possible(c *class) bool {
 				}
 			}
 		}
-		s.sortCands(all)
+		all = s.sortCands(all)
 		if _, ok := s.choose(c, o, all, o.nodes); ok {
 			c.possible = true
 			return true
