@@ -188,17 +188,17 @@ func (s *Scheduler) configure(e job.Configured) error {
 	s.ownLicenses()
 	s.config = c
 	s.setLicenses(c.Licenses)
-	s.stale = true
-	s.reorder()
+	s.stale = true // and places in queues change with the weights
 	s.anew = s.planned > 0
 	s.retry = true
 	return nil
 }
 
-// reorder gives the jobs in queues the places that they have with new weights.
+// reorder gives the jobs in queues the places that they have with new weights, partitions
+// or nodes.
 func (s *Scheduler) reorder() {
 	for i, r := range s.jobs {
-		if !r.queued {
+		if !r.queued || s.keyOf(r) == r.key {
 			continue
 		}
 		r = s.ownJob(i)

@@ -98,6 +98,7 @@ func (s *Scheduler) refresh() {
 	for i := range s.classes {
 		s.resolve(s.ownClass(int32(i)))
 	}
+	s.measure()
 }
 
 // members is the set of partitions of each node.

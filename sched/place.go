@@ -27,6 +27,7 @@ type placement struct {
 type cand struct {
 	node int32
 	cell int16 // index into the option's cells
+	far  bool  // it has not the image that is wanted
 }
 
 // placeNow finds the best place at which a job with limit d could start now: one that it
@@ -168,6 +169,10 @@ func (s *Scheduler) freshNode(o *option, cell *cell, n *need, d job.Duration) in
 	}
 }
 
+func (s *Scheduler) far(o *option, i int32) bool {
+	return o.spec.Image != "" && !s.hasImage(i, o.spec.Image)
+}
+
 func (s *Scheduler) hasImage(i int32, image string) bool {
 	_, ok := slices.BinarySearch(s.nodes[i].images, image)
 	return ok
@@ -193,7 +198,7 @@ func (s *Scheduler) gather(o *option, d job.Duration) []cand {
 		s.set = set
 		each(set, func(pos int32) bool {
 			if i := cell.nodes[pos]; !o.excludes(i) && s.freeNow(i, &n.v, d) {
-				all = append(all, cand{i, int16(x)})
+				all = append(all, cand{i, int16(x), s.far(o, i)})
 			}
 			return true
 		})
@@ -289,11 +294,42 @@ func tightest(all []run, k int) int {
 func (s *Scheduler) climb(cands []cand, k int) []cand {
 	for level := range s.net.levels {
 		all := runs(cands, s.net.domain[level], nil)
-		if i := tightest(all, k); i >= 0 {
+		if i := s.cheapest(cands, all, tightest(all, k), k); i >= 0 {
 			return s.pack(nil, cands[all[i].lo:all[i].hi], k, level)
 		}
 	}
 	return s.pack(nil, cands, k, s.net.levels)
+}
+
+// cheapest is of the runs that are as long as run i the one whose k best nodes weigh least,
+// and then have the image most often.
+func (s *Scheduler) cheapest(cands []cand, all []run, i, k int) int {
+	if i < 0 || !s.weighted && !slices.ContainsFunc(cands, func(c cand) bool { return c.far }) {
+		return i
+	}
+	best, least := i, s.costOf(cands[all[i].lo:all[i].hi], k)
+	for j := i + 1; j < len(all); j++ {
+		if all[j].hi-all[j].lo != all[i].hi-all[i].lo {
+			continue
+		}
+		if c := s.costOf(cands[all[j].lo:all[j].hi], k); c < least {
+			best, least = j, c
+		}
+	}
+	return best
+}
+
+// costOf is the weight of the k best nodes, and in its last digits how many of them have
+// not the image.
+func (s *Scheduler) costOf(cands []cand, k int) int64 {
+	cost := int64(0)
+	for _, c := range s.bestOf(cands, k) {
+		cost += int64(s.nodes[c.node].spec.Weight) << 24
+		if c.far {
+			cost++
+		}
+	}
+	return cost
 }
 
 // pack takes k of the nodes below one switch of a level: whole children first, the largest
@@ -319,8 +355,8 @@ func (s *Scheduler) pack(to, cands []cand, k, level int) []cand {
 	return to
 }
 
-// bestOf takes k nodes below one leaf: those with the least weight, and with the least
-// left over.
+// bestOf takes k nodes: those with the least weight, of these those with the least left
+// over, and of these those that have the image.
 func (s *Scheduler) bestOf(cands []cand, k int) []cand {
 	sorted := slices.Clone(cands)
 	slices.SortStableFunc(sorted, func(a, b cand) int {
@@ -334,7 +370,13 @@ func (s *Scheduler) bestOf(cands []cand, k int) []cand {
 			}
 			return 1
 		}
-		return cmp.Compare(x.place.bucket, y.place.bucket)
+		if x.place.bucket != y.place.bucket || a.far == b.far {
+			return cmp.Compare(x.place.bucket, y.place.bucket)
+		}
+		if b.far {
+			return -1
+		}
+		return 1
 	})
 	return sorted[:k]
 }
@@ -349,7 +391,7 @@ func (s *Scheduler) leaves(cands []cand) int {
 func (s *Scheduler) chooseBelow(cands []cand, k, level int) ([]cand, bool) {
 	for l := range level + 1 {
 		all := runs(cands, s.net.domain[l], nil)
-		if i := tightest(all, k); i >= 0 {
+		if i := s.cheapest(cands, all, tightest(all, k), k); i >= 0 {
 			return s.pack(nil, cands[all[i].lo:all[i].hi], k, l), true
 		}
 	}

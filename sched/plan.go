@@ -182,7 +182,7 @@ func (g *gang) collect(x int, c *cell, t *tree, i int, lo, hi int32, last job.Ti
 		return
 	}
 	g.s.nodes[node].line.windows(&t.need, g.from, last, g.d, func(a, b job.Time) {
-		g.windows = append(g.windows, window{a, b, g.s.net.order[node], cand{node, int16(x)}})
+		g.windows = append(g.windows, window{a, b, g.s.net.order[node], cand{node, int16(x), g.s.far(g.o, node)}})
 	})
 }
 

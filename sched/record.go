@@ -163,6 +163,9 @@ func (s *Scheduler) base(r *record) int64 {
 	if w.Partition > 0 {
 		most, of := int64(1), int64(0)
 		for i := range s.parts {
+			if s.parts[i].gone {
+				continue
+			}
 			most = max(most, int64(s.parts[i].spec.Priority))
 		}
 		for _, p := range s.partitionsOf(r.spec) {
@@ -171,13 +174,38 @@ func (s *Scheduler) base(r *record) int64 {
 		points += int64(w.Partition) * of / most
 	}
 	if w.Size > 0 {
-		n, all := int64(max(1, r.spec.MinNodes)), int64(max(1, len(s.nodes)))
-		if w.FavorSmall {
-			n = max(0, all-n)
-		}
-		points += int64(w.Size) * min(n, all) / all
+		points += int64(w.Size) * s.sizeOf(r.spec) >> 20
 	}
 	return points - int64(r.spec.Nice)*int64(max(1, w.Nice))
+}
+
+// sizeOf is Slurm's job size factor, of 1<<20: the mean of the parts of all nodes and of all
+// CPUs that a job asks for.
+func (s *Scheduler) sizeOf(spec *job.Spec) int64 {
+	nodes := int64(max(1, spec.MinNodes))
+	tasks := max(1, int64(spec.Tasks), mul(nodes, int64(spec.TasksPerNode)))
+	cpus := max(nodes, mul(tasks, int64(max(1, spec.CPUsPerTask))))
+	factor := (min(nodes, s.size.nodes)<<20/max(1, s.size.nodes) + min(cpus, s.size.cpus)<<20/max(1, s.size.cpus)) / 2
+	if s.config.Weights.FavorSmall {
+		return 1<<20 - factor
+	}
+	return factor
+}
+
+// clusterSize is how much there is of all nodes.
+type clusterSize struct{ nodes, cpus int64 }
+
+// measure takes over the size of the cluster, and what else places in queues follow from.
+func (s *Scheduler) measure() {
+	s.size, s.weighted = clusterSize{}, false
+	for _, n := range s.nodes {
+		if !n.gone {
+			s.weighted = s.weighted || n.spec.Weight != s.nodes[0].spec.Weight
+			s.size.nodes++
+			s.size.cpus += int64(n.total[slotCPU])
+		}
+	}
+	s.reorder()
 }
 
 // priority is as Slurm shows it.

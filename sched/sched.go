@@ -60,6 +60,8 @@ type Scheduler struct {
 
 	// The index, which follows from the above.
 	stale       bool
+	size        clusterSize
+	weighted    bool // nodes have different weights
 	net         *net
 	cells       []*cell
 	kinds       classIndex

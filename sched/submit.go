@@ -200,7 +200,7 @@ func (s *Scheduler) possible(c *class) bool {
 		for x := range o.cells {
 			for _, n := range s.cells[o.cells[x].cell].nodes {
 				if !o.excludes(n) {
-					all = append(all, cand{n, int16(x)})
+					all = append(all, cand{n, int16(x), false})
 				}
 			}
 		}

@@ -173,7 +173,7 @@ func (s *Scheduler) givers(o *option, from job.Time, d job.Duration) []giver {
 				}
 			}
 			if room := o.cells[x].room(&free); room > 0 {
-				all = append(all, giver{cand{i, int16(x)}, free, room})
+				all = append(all, giver{cand{i, int16(x), false}, free, room})
 			}
 		}
 	}
@@ -316,7 +316,7 @@ func (s *Scheduler) possibleShared(o *option) bool {
 		cell := s.cells[o.cells[x].cell]
 		for _, i := range cell.nodes {
 			if !o.excludes(i) {
-				all = append(all, giver{cand{i, int16(x)}, cell.kind.total, o.cells[x].room(&cell.kind.total)})
+				all = append(all, giver{cand{i, int16(x), false}, cell.kind.total, o.cells[x].room(&cell.kind.total)})
 			}
 		}
 	}
