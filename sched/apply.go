@@ -22,15 +22,24 @@ func (s *Scheduler) Apply(e job.Event) error {
 	case at > math.MaxInt64/4:
 		return &Refused{Event: fmt.Sprintf("apply %T", e), Why: fmt.Sprintf("its time %d is too late", at)}
 	}
-	if s.dueBefore(at) {
+	decision := isDecision(e)
+	if s.dueBefore(at, decision) || decision && s.recheck {
 		return s.applyLater(e, at)
 	}
 	return s.apply(e, at)
 }
 
+func isDecision(e job.Event) bool {
+	switch e.(type) {
+	case job.Started, job.Promised, job.Requeued, job.Killed:
+		return true
+	}
+	return false
+}
+
 // dueBefore says whether time passing up to at changes more than the clock.
-func (s *Scheduler) dueBefore(at job.Time) bool {
-	for len(s.ends.timers) > 0 && s.ends.timers[0].t < at {
+func (s *Scheduler) dueBefore(at job.Time, deciding bool) bool {
+	for len(s.ends.timers) > 0 && (s.ends.timers[0].t < at || deciding && s.ends.timers[0].t == at) {
 		if r := s.record(s.ends.timers[0].id); r != nil && r.ends == s.ends.timers[0].t && (r.state == job.Running || r.state == job.Completing) {
 			return true
 		}
@@ -50,11 +59,8 @@ func (s *Scheduler) applyLater(e job.Event, at job.Time) error {
 }
 
 func (s *Scheduler) apply(e job.Event, at job.Time) error {
-	was := s.now
-	decision := false
-	switch e.(type) {
-	case job.Started, job.Promised, job.Requeued, job.Killed:
-		decision = true
+	was, decision := s.now, isDecision(e)
+	if decision {
 		s.refresh()
 	}
 	s.advance(at, decision)

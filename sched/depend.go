@@ -237,14 +237,19 @@ func (s *Scheduler) consider(i int) {
 		}
 		s.ownArray(r.array).active++
 	}
+	possible := true
+	if waits(r.spec) && !r.soft { // in vain, if there are no nodes so near to each other
+		s.refresh()
+		possible = s.classes[r.class].missing > 0 || s.possible(s.classes[r.class])
+	}
 	r = s.ownJob(i)
 	r.queued = true
 	if r.eligible == 0 {
 		r.eligible = max(s.now, r.spec.Begin)
 	}
 	r.key = s.keyOf(r)
-	if t := r.spec.Topology; t.Switches > 0 && t.Wait < job.Forever && !r.soft {
-		if until := r.eligible.Add(t.Wait); until > s.now {
+	if waits(r.spec) && !r.soft {
+		if until := r.eligible.Add(r.spec.Topology.Wait); until > s.now && possible {
 			s.ownClock(&s.wake).push(timer{until, r.id})
 		} else {
 			r.soft, r.class = true, s.classOf(r.spec, true)

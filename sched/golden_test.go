@@ -38,7 +38,7 @@ func traces() []trace {
 			}
 			spec.TimeLimit = over(r, d)
 			return spec, d
-		}, 0xc861767fcb7f7432},
+		}, 0x74e3f6f5d410205c},
 		{"mixed", 64, 2000, 200000, func(r *rng) (job.Spec, job.Duration) {
 			d := duration(r, 120)
 			spec := job.Spec{Tasks: 1 + r.next(64), CPUsPerTask: 1 + r.next(4), TimeLimit: over(r, d), Requeue: r.next(2) == 0}

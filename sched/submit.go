@@ -165,11 +165,20 @@ func (s *Scheduler) accept(what string, spec *job.Spec, id job.ID) (int32, error
 		return refuse(last, "")
 	}
 	class := s.classOf(spec, false)
-	if c := s.classes[class]; c.missing == 0 && !s.possible(c) {
-		why, nearest := s.impossible(c)
-		return refuse(why, nearest)
+	c := s.classes[class]
+	if c.missing > 0 || s.possible(c) {
+		return class, nil
 	}
-	return class, nil
+	if waits(spec) && s.possible(s.classes[s.classOf(spec, true)]) {
+		return class, nil
+	}
+	why, nearest := s.impossible(c)
+	return refuse(why, nearest)
+}
+
+// waits says whether spec asks for few switches for a while only.
+func waits(spec *job.Spec) bool {
+	return spec.Topology.Switches > 0 && spec.Topology.Wait < job.Forever
 }
 
 // possible says whether a class could start if nothing else ran.
@@ -189,10 +198,6 @@ func (s *Scheduler) possible(c *class) bool {
 		}
 		topo := c.topology()
 		if len(o.must) == 0 && len(o.counts) == 0 && topo.Segment == 0 && !topo.Block && topo.Required == 0 && topo.Switches == 0 && !c.spec.Contiguous {
-			c.possible = true
-			return true
-		}
-		if topo.Switches > 0 && topo.Wait != job.Forever {
 			c.possible = true
 			return true
 		}
