@@ -196,7 +196,7 @@ func (s *Scheduler) configure(e job.Configured) error {
 	s.setLicenses(c.Licenses)
 	s.stale = true // and places in queues change with the weights
 	s.anew = s.planned > 0
-	s.retry = true
+	s.retry, s.regrow = true, true
 	return nil
 }
 
@@ -236,8 +236,7 @@ func (s *Scheduler) setNetwork(e job.NetworkSet) error {
 		return err
 	}
 	s.network = e.Network
-	s.stale = true
-	s.recheck = true
+	s.stale, s.recheck, s.regrow = true, true, true
 	return nil
 }
 

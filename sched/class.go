@@ -304,6 +304,9 @@ func (o *option) size(s *Scheduler, spec *job.Spec, part *job.Partition, eligibl
 		o.most = min(o.most, part.MaxNodes)
 	}
 	o.most = max(o.most, o.nodes)
+	if o.most >= part.MinNodes {
+		o.nodes = max(o.nodes, part.MinNodes)
+	}
 	if perJob(spec) > 0 {
 		o.most = o.nodes
 	}

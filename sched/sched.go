@@ -146,6 +146,10 @@ func (p *part) refuses(spec *job.Spec) string {
 		return "account " + spec.Account + " is not allowed"
 	case len(a.AllowQOS) > 0 && !in(a.AllowQOS, spec.QOS), in(a.DenyQOS, spec.QOS):
 		return "QOS " + spec.QOS + " is not allowed"
+	case a.MaxNodes > 0 && spec.MinNodes > a.MaxNodes:
+		return fmt.Sprintf("%d nodes are above its maximum of %d nodes", spec.MinNodes, a.MaxNodes)
+	case max(spec.MinNodes, spec.MaxNodes) > 0 && max(spec.MinNodes, spec.MaxNodes) < a.MinNodes:
+		return fmt.Sprintf("%d nodes are below its minimum of %d nodes", max(spec.MinNodes, spec.MaxNodes), a.MinNodes)
 	case a.MaxTime > 0 && spec.TimeLimit > a.MaxTime && (spec.TimeMin == 0 || spec.TimeMin > a.MaxTime):
 		return "time limit " + spanText(spec.TimeLimit) + " is above its maximum " + spanText(a.MaxTime)
 	}
@@ -250,7 +254,8 @@ func (s *Scheduler) removePartition(e job.PartitionRemoved) error {
 	return nil
 }
 
-// changedParts has what is planned looked at again: it may no longer be allowed.
+// changedParts has what is planned looked at again: it may no longer be allowed, or be had
+// sooner.
 func (s *Scheduler) changedParts() {
 	s.stale = true
 	before := s.restricted
@@ -259,7 +264,7 @@ func (s *Scheduler) changedParts() {
 		a := s.parts[i].spec
 		s.restricted = s.restricted || len(a.AllowUsers)+len(a.DenyUsers)+len(a.AllowAccount)+len(a.DenyAccount)+len(a.AllowQOS)+len(a.DenyQOS)+len(a.AllowGroups) > 0
 	}
-	s.recheck = true
+	s.recheck, s.regrow = true, true
 	if s.restricted != before {
 		s.reclass()
 	}
