@@ -229,6 +229,7 @@ func (s *Scheduler) choose(c *class, o *option, cands []cand, k int) ([]cand, bo
 		return nil, false
 	}
 	topo := c.topology()
+	s.costly = s.weighted || c.spec.Image != ""
 	var chosen []cand
 	var ok bool
 	switch {
@@ -304,7 +305,7 @@ func (s *Scheduler) climb(cands []cand, k int) []cand {
 // cheapest is of the runs that are as long as run i the one whose k best nodes weigh least,
 // and then have the image most often.
 func (s *Scheduler) cheapest(cands []cand, all []run, i, k int) int {
-	if i < 0 || !s.weighted && !slices.ContainsFunc(cands, func(c cand) bool { return c.far }) {
+	if i < 0 || !s.costly {
 		return i
 	}
 	best, least := i, s.costOf(cands[all[i].lo:all[i].hi], k)
@@ -344,13 +345,14 @@ func (s *Scheduler) pack(to, cands []cand, k, level int) []cand {
 	all := runs(cands, s.net.domain[level-1], nil)
 	slices.SortStableFunc(all, func(a, b run) int { return (b.hi - b.lo) - (a.hi - a.lo) })
 	for k > 0 {
-		i := tightest(all, k)
-		if i >= 0 {
+		if i := s.cheapest(cands, all, tightest(all, k), k); i >= 0 {
 			return s.pack(to, cands[all[i].lo:all[i].hi], k, level-1)
 		}
-		to = append(to, cands[all[0].lo:all[0].hi]...)
-		k -= all[0].hi - all[0].lo
-		all = all[1:]
+		n := all[0].hi - all[0].lo
+		i := s.cheapest(cands, all, 0, n)
+		to = append(to, cands[all[i].lo:all[i].hi]...)
+		k -= n
+		all = slices.Delete(all, i, i+1)
 	}
 	return to
 }

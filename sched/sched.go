@@ -62,6 +62,7 @@ type Scheduler struct {
 	stale       bool
 	size        clusterSize
 	weighted    bool // nodes have different weights
+	costly      bool // of the class that is being placed: nodes differ in what they cost it
 	net         *net
 	cells       []*cell
 	kinds       classIndex
