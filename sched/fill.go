@@ -85,7 +85,7 @@ func (s *Scheduler) allowed(r *record) bool {
 	for k := range r.plan.picks {
 		n := s.nodes[r.plan.picks[k].node]
 		if !n.open() || !slices.ContainsFunc(c.options, func(o option) bool {
-			return o.part == r.plan.part && slices.ContainsFunc(o.cells, func(x need) bool { return x.cell == n.place.cell && x.v == r.plan.picks[k].v })
+			return o.part == r.plan.part && s.takes(&o, r.plan.picks, k)
 		}) {
 			return false
 		}
@@ -261,11 +261,7 @@ func (s *Scheduler) fitsNow(r *record, x int32) bool {
 	c := s.classes[r.class]
 	for i := range c.options {
 		o := &c.options[i]
-		d := s.limitIn(r.spec, o.part)
-		if r.spec.TimeMin > 0 {
-			d = min(d, r.spec.TimeMin)
-		}
-		end := s.now.Add(d)
+		end := s.now.Add(s.leastIn(r.spec, o.part))
 		for k := range o.cells {
 			if o.cells[k].cell != n.place.cell || !n.free.holds(&o.cells[k].v) {
 				continue
@@ -304,7 +300,7 @@ func (s *Scheduler) fitsSooner(r *record, x int32) bool {
 	for i := range c.options {
 		o := &c.options[i]
 		for k := range o.cells {
-			if o.cells[k].cell == n.place.cell && line.earliest(&o.cells[k].v, s.now, s.limitIn(r.spec, o.part)) < r.plan.start {
+			if o.cells[k].cell == n.place.cell && line.earliest(&o.cells[k].v, s.now, s.leastIn(r.spec, o.part)) < r.plan.start {
 				return true
 			}
 		}

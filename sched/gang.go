@@ -102,7 +102,7 @@ func (g *gang) collect(x int, c *cell, t *tree, i int, lo, hi int32, last job.Ti
 		return
 	}
 	g.s.nodes[node].line.windows(&t.need, g.from, last, g.d, func(a, b job.Time) {
-		g.windows = append(g.windows, window{a: a, b: b, cand: cand{node, int16(x)}})
+		g.windows = append(g.windows, window{a: a, b: b, cand: cand{node, int16(x), g.s.far(g.o, node)}})
 	})
 }
 
@@ -135,7 +135,7 @@ func (g *gang) sweep(more func() (job.Time, bool)) (job.Time, []cand) {
 				g.open = append(g.open, g.windows[i].cand)
 			}
 		}
-		g.s.sortCands(g.open)
+		g.open = g.s.sortCands(g.open)
 		if chosen, ok := g.s.choose(g.c, g.o, g.open, g.o.nodes); ok {
 			return t, chosen
 		}
@@ -244,15 +244,19 @@ type meter struct {
 	largest int     // the so many largest groups are enough; 0: all of them
 	count   []int32 // by group
 	whole   int     // with seg: the sum; with largest 1: how many groups are enough
+	ways    []int32 // by node: in how many ways it can be had; nil: there is one
 }
 
 func newMeter(s *Scheduler, c *class, o *option) meter {
 	m := meter{nodes: o.nodes}
+	if o.twins {
+		m.ways = make([]int32, len(s.nodes))
+	}
 	topo := c.topology()
 	switch {
 	case len(o.must) > 0 || len(o.counts) > 0:
 	case topo.Segment > 0 || topo.Block:
-		m.group, m.seg, m.count = s.net.block, max(1, topo.Segment), make([]int32, s.net.blocks)
+		m.group, m.seg, m.count = s.net.blocksOf(topo.Segment, s.network.BlockSizes), max(1, topo.Segment), make([]int32, s.net.blocks)
 	case topo.Required > 0:
 		level := min(topo.Required, s.net.levels) - 1
 		m.group, m.largest, m.count = s.net.domain[level], 1, make([]int32, s.net.count[level])
@@ -265,9 +269,17 @@ func newMeter(s *Scheduler, c *class, o *option) meter {
 func (m *meter) reset() {
 	m.total, m.whole = 0, 0
 	clear(m.count)
+	clear(m.ways)
 }
 
 func (m *meter) add(node, by int32) {
+	if m.ways != nil {
+		was := m.ways[node]
+		m.ways[node] += by
+		if was > 0 && m.ways[node] > 0 {
+			return
+		}
+	}
 	m.total += int(by)
 	if m.group == nil {
 		return

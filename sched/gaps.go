@@ -323,7 +323,7 @@ func (f *gapFeed) later(h head, t job.Time) {
 func (f *gapFeed) offer(x int16, g gap) {
 	node := f.s.cells[f.gaps[x].cell].nodes[g.pos]
 	if g.holds(f.from, f.d) && !f.o.excludes(node) {
-		f.windows = append(f.windows, window{a: max(g.a, f.from), b: g.b, cand: cand{node, x}})
+		f.windows = append(f.windows, window{a: max(g.a, f.from), b: g.b, cand: cand{node, x, f.s.far(f.o, node)}})
 	}
 }
 

@@ -17,7 +17,7 @@ func (s *Scheduler) earliestBefore(r *record, from, before job.Time) placement {
 	c := s.classes[r.class]
 	for i := range c.options {
 		o := &c.options[i]
-		d := s.limitIn(r.spec, o.part)
+		d := s.leastIn(r.spec, o.part)
 		if !s.parts[o.part].starts() {
 			continue
 		}
@@ -42,16 +42,22 @@ func (s *Scheduler) earliestBefore(r *record, from, before job.Time) placement {
 			break
 		}
 	}
+	if best.option != nil && r.spec.TimeMin > 0 {
+		best.limit = s.stretch(r.spec, best.picks, best.start, best.limit, s.limitIn(r.spec, best.option.part))
+	}
 	return best
 }
 
 // single says whether an option takes one node, wherever that is.
 func (o *option) single(c *class) bool {
-	return o.nodes == 1 && len(o.must) <= 1 && len(o.counts) == 0 && c.spec.Topology.Segment == 0 && !c.spec.Topology.Block
+	return o.nodes == 1 && o.total == nil && len(o.must) <= 1 && len(o.counts) == 0 && c.spec.Topology.Segment == 0 && !c.spec.Topology.Block
 }
 
 // earliestIn is earliest for one option, and nodes alone, if it is before limit.
 func (s *Scheduler) earliestIn(c *class, o *option, from job.Time, d job.Duration, before job.Time) placement {
+	if o.total != nil {
+		return s.earliestShared(o, from, d, before)
+	}
 	p := placement{option: o, start: before, limit: d}
 	if len(c.options) == 1 {
 		p.picks = s.one[:0]

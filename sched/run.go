@@ -80,7 +80,7 @@ func (s *Scheduler) start(i int, alloc *job.Allocation, picks []pick, licenses [
 	s.unplan(i, true)
 	r := s.ownJob(i)
 	s.ownClass(r.class).queue.remove(r.key, s.tok)
-	r.queued, r.promise, r.breach = false, 0, ""
+	r.queued, r.promise, r.breach, r.met = false, 0, "", true
 	r.state, r.start, r.end, r.limit = job.Running, s.now, 0, alloc.Limit
 	r.alloc, r.picks, r.licenses, r.attempt = alloc, picks, licenses, attempt
 	r.ends = s.now.Add(max(1, alloc.Limit))
@@ -176,7 +176,7 @@ func (s *Scheduler) finish(i int, st job.State, exit int) {
 }
 
 func (s *Scheduler) end(e job.Ended) error {
-	i, ok := s.find(e.ID)
+	i, ok := s.lookup(e.ID)
 	refuse := func(why, nearest string) error {
 		return &Refused{Event: "end job " + e.ID.String(), Why: why, Nearest: nearest}
 	}
@@ -199,7 +199,7 @@ func (s *Scheduler) end(e job.Ended) error {
 
 func (s *Scheduler) cancel(e job.Cancelled) error {
 	what := "cancel job " + e.ID.String()
-	i, ok := s.find(e.ID)
+	i, ok := s.lookup(e.ID)
 	if !ok {
 		return &Refused{Event: what, Why: "there is no such job"}
 	}
@@ -246,7 +246,7 @@ func (s *Scheduler) releaseHold(e job.Released) error {
 
 func (s *Scheduler) requeue(e job.Requeue) error {
 	what := "requeue job " + e.ID.String()
-	i, ok := s.find(e.ID)
+	i, ok := s.lookup(e.ID)
 	if !ok {
 		return &Refused{Event: what, Why: "there is no such job"}
 	}
@@ -256,6 +256,11 @@ func (s *Scheduler) requeue(e job.Requeue) error {
 	case !st.Done():
 		s.again(i, e.Hold)
 		return nil
+	}
+	if r := s.jobs[i]; !r.met {
+		if why := s.checkDependencies(r.spec, r.id); why != "" {
+			return &Refused{Event: what, Why: why}
+		}
 	}
 	r := s.ownJob(i)
 	if r.array >= 0 {
@@ -392,6 +397,9 @@ func (s *Scheduler) allocate(r *record, o *option, picks []pick, limit job.Durat
 	for k := range picks {
 		n, v := s.nodes[picks[k].node], &picks[k].v
 		share := &alloc.Nodes[k]
+		if o.total != nil && r.spec.Tasks > 0 {
+			tasks, rest = o.tasksAt(s, picks, k), 0
+		}
 		*share = job.NodeShare{Node: n.spec.Name, Tasks: tasks, CPUs: int(v[slotCPU]), Memory: int64(v[slotMemory])}
 		if k < rest {
 			share.Tasks++

@@ -17,13 +17,14 @@ import (
 
 // version is that of the format of snapshots. It is raised whenever the format, or what
 // is decided, changes.
-const version = 1
+const version = 2
 
 // header is the part of a snapshot that is not jobs.
 type header struct {
 	Version   int
 	Now       job.Time
 	Hash      uint64
+	Last      job.ID
 	Config    job.Config
 	Network   job.Network
 	Parts     []savedPart
@@ -70,7 +71,7 @@ type savedJob struct {
 	Array                        int32
 	Task                         uint32
 	Spec                         int
-	Soft, Never, Queued          bool
+	Soft, Never, Met, Queued     bool
 	State, ToState               job.State
 	Held                         uint8
 	Submit, Eligible, Start, End job.Time
@@ -96,6 +97,7 @@ type savedPlan struct {
 // Snapshot writes the state, from which [Restore] makes the same one: it will decide the
 // same.
 func (s *Scheduler) Snapshot(w io.Writer) error {
+	s.forget()
 	specs := map[*job.Spec]int{}
 	var list []*job.Spec
 	for _, r := range s.jobs {
@@ -105,7 +107,7 @@ func (s *Scheduler) Snapshot(w io.Writer) error {
 		}
 	}
 	h := header{
-		Version: version, Now: s.now, Hash: s.hash, Config: s.config, Network: s.network, Singles: s.singles, Arrivals: s.arrivals,
+		Version: version, Now: s.now, Hash: s.hash, Last: s.last, Config: s.config, Network: s.network, Singles: s.singles, Arrivals: s.arrivals,
 		Grown: s.grown, Lost: s.lost, Expired: s.expired, Recheck: s.recheck, Regrow: s.regrow, Retry: s.retry, Anew: s.anew,
 		Jobs: len(s.jobs), Specs: len(list),
 	}
@@ -148,7 +150,7 @@ func (s *Scheduler) Snapshot(w io.Writer) error {
 
 func saved(r *record, spec int) *savedJob {
 	j := &savedJob{
-		ID: r.id, Array: r.array, Task: r.task, Spec: spec, Soft: r.soft, Never: r.never, Queued: r.queued, State: r.state, ToState: r.toState,
+		ID: r.id, Array: r.array, Task: r.task, Spec: spec, Soft: r.soft, Never: r.never, Met: r.met, Queued: r.queued, State: r.state, ToState: r.toState,
 		Held: r.held, Submit: r.submit, Eligible: r.eligible, Start: r.start, End: r.end, Limit: r.limit, Attempt: r.attempt, Requeues: r.requeues,
 		Exit: r.exit, Promise: r.promise, Breach: r.breach, Lost: r.lost, Alloc: r.alloc, Licenses: r.licenses, Ends: r.ends, Dependents: r.dependents,
 	}
@@ -231,7 +233,7 @@ func (s *Scheduler) restoreCluster(h *header) error {
 	s.changedParts()
 	s.config, s.network = h.Config, h.Network
 	s.setLicenses(h.Config.Licenses)
-	s.now, s.hash, s.singles = h.Now, h.Hash, h.Singles
+	s.now, s.hash, s.last, s.singles = h.Now, h.Hash, h.Last, h.Singles
 	for _, a := range h.Arrays {
 		s.arrays = append(s.arrays, &array{s.tok, a.First, a.N, a.Throttle, a.Active, a.Started, a.Ended, a.OK, a.Failed, a.Dependents})
 	}
@@ -246,7 +248,7 @@ func (s *Scheduler) restoreCluster(h *header) error {
 
 func (s *Scheduler) restoreJob(j *savedJob, spec *job.Spec) error {
 	r := &record{
-		tok: s.tok, id: j.ID, array: j.Array, task: j.Task, spec: spec, soft: j.Soft, never: j.Never, queued: j.Queued, state: j.State, toState: j.ToState,
+		tok: s.tok, id: j.ID, array: j.Array, task: j.Task, spec: spec, soft: j.Soft, never: j.Never, met: j.Met, queued: j.Queued, state: j.State, toState: j.ToState,
 		held: j.Held, submit: j.Submit, eligible: j.Eligible, start: j.Start, end: j.End, limit: j.Limit, attempt: j.Attempt, requeues: j.Requeues,
 		exit: j.Exit, promise: j.Promise, breach: j.Breach, lost: j.Lost, alloc: j.Alloc, licenses: j.Licenses, ends: j.Ends, dependents: j.Dependents,
 	}
