@@ -20,13 +20,13 @@ type pass struct {
 // maxLengths is how many lengths a pass tells apart.
 const maxLengths = 64
 
-// largePass is from how many jobs on a pass keeps gaps.
+// largePass is from how many jobs on a pass keeps gaps, unless a test has it otherwise.
 const largePass = 256
 
 // newPass is a pass for jobs with these limits.
 func (s *Scheduler) newPass(limits []job.Duration) *pass {
 	p := &pass{}
-	if len(limits) >= largePass {
+	if len(limits) >= s.largePass {
 		p.changes = make([]uint32, len(s.nodes))
 	}
 	sorted := slices.Clone(limits)

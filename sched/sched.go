@@ -72,6 +72,8 @@ type Scheduler struct {
 	lengths *lengthTable
 	pass    *pass // while what is free only becomes less
 
+	largePass int
+
 	out     []job.Event  // of Decide
 	open    job.Promised // that is to be the next of these
 	scratch []byte
@@ -84,7 +86,7 @@ type Scheduler struct {
 
 // New is a scheduler without nodes, partitions and jobs.
 func New() *Scheduler {
-	return &Scheduler{tok: new(token), now: 1, hash: 14695981039346656037, stale: true, net: &net{levels: 1}, lengths: usual()}
+	return &Scheduler{tok: new(token), now: 1, hash: 14695981039346656037, stale: true, net: &net{levels: 1}, lengths: usual(), largePass: largePass}
 }
 
 // Now is the moment of the latest event or decision.
