@@ -27,9 +27,9 @@ func (r *Report) HTML(w io.Writer) error {
 	if ours.onGPUs {
 		unit = "GPUs"
 	}
-	r.section(&b, unit+" in use", "The part of all "+unit+" that jobs had.", true,
+	r.section(&b, unit+" in use", "The part of all "+unit+" that jobs had, by the time since the first submission.", true,
 		r.overTime(unit+" in use over time", 220, true, func(x *Result, s step) float64 { return float64(s.value(x.onGPUs)) / float64(max(x.capacity, 1)) }))
-	r.section(&b, "Jobs waiting", "", true, r.overTime("jobs waiting over time", 160, false, func(_ *Result, s step) float64 { return float64(s.wait) }))
+	r.section(&b, "Jobs waiting", "How many jobs were submitted and had not started.", true, r.overTime("jobs waiting over time", 160, false, func(_ *Result, s step) float64 { return float64(s.wait) }))
 	r.section(&b, "Waits", "The part of the jobs that had started after waiting so long.", true, r.waits())
 	picture, note := ours.gantt()
 	r.section(&b, "Jobs by node: "+ours.Policy, note, false, ganttLegend(unit)+picture)
@@ -47,7 +47,7 @@ func (r *Report) summary() string {
 		text.WriteString(fmt.Sprintf(" Left out: %d jobs (%s).", l.Jobs, l.Why))
 	}
 	if r.Trace.Broken > 0 {
-		text.WriteString(fmt.Sprintf(" Skipped: %d broken lines.", r.Trace.Broken))
+		text.WriteString(" Skipped: " + brokenLines(r.Trace.Broken) + ".")
 	}
 	return text.String()
 }
@@ -62,7 +62,7 @@ func (r *Report) cards(b *strings.Builder, x *Result) {
 	for _, card := range [][3]string{
 		{"mean wait", span(x.Wait.Mean), "p95 " + span(x.Wait.P95)},
 		{"utilisation", fmt.Sprintf("%.1f %%", 100*x.Utilisation), amount(x.GPUHours) + " GPU hours delivered"},
-		{"promises broken", strconv.Itoa(x.Promise.Broken), promise},
+		{"jobs whose promise was broken", strconv.Itoa(x.Promise.Broken), promise},
 		{"decision, p99", fmt.Sprintf("%.0f µs", x.Decide.P99), fmt.Sprintf("%.0f decisions a second", x.DecisionsSec)},
 	} {
 		fmt.Fprintf(b, "<div class=\"card\"><div class=\"name\">%s</div><div class=\"value\">%s</div><div class=\"more\">%s</div></div>\n",
@@ -88,11 +88,11 @@ func (r *Report) section(b *strings.Builder, title, note string, legend bool, pi
 
 func ganttLegend(unit string) string {
 	var b strings.Builder
-	b.WriteString("<p class=\"legend\">")
+	b.WriteString("<p class=\"legend\"><span>" + unit + " of a job:</span>")
 	for i, name := range []string{"1", "2-3", "4-7", "8", "9-31", "32-127", "128 and more"} {
 		fmt.Fprintf(&b, "<span><i class=\"g%d\"></i>%s</span>", i, name)
 	}
-	b.WriteString("<span>" + unit + " of a job</span></p>\n")
+	b.WriteString("</p>\n")
 	return b.String()
 }
 

@@ -180,7 +180,7 @@ func (b *bench) schedPolicy() error {
 			b.add(what, wait(ours.Wait.Mean), fmt.Sprintf("%s (%s)", wait(m.Wait.Mean), m.Policy), part(ours.Wait.Mean, m.Wait.Mean), target)
 			b.add("... p95 wait", wait(ours.Wait.P95), wait(m.Wait.P95), part(ours.Wait.P95, m.Wait.P95), target)
 		}
-		b.add("... promises: given, late, broken", fmt.Sprintf("%d, %d, %d", ours.Promise.Jobs, ours.Promise.Late, ours.Promise.Broken), "-", "", "0 late")
+		b.add("... promises: given, late, broken", fmt.Sprintf("%d, %d, %d", ours.Promise.Jobs, ours.Promise.Late, ours.Promise.Broken), "-", "", "0 late, 0 broken")
 		b.add("... decisions a second; p99 of one", fmt.Sprintf("%.0f k; %.1f us", ours.Rate/1e3, ours.Decide.P99), "-", "", "")
 	}
 	return nil
