@@ -115,6 +115,10 @@ func (c *codec) string(v *string) {
 		c.buf = append(c.buf, *v...)
 		return
 	}
+	if n == 0 { // as most are
+		*v = ""
+		return
+	}
 	known, ok := c.strings[string(c.buf[:n])]
 	if !ok {
 		known = string(c.buf[:n])

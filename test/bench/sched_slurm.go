@@ -211,6 +211,7 @@ ResumeProgram=/bin/true
 SuspendTime=INFINITE
 ResumeTimeout=65000
 ResumeRate=0
+MessageTimeout=100
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=30,bf_max_time=120,bf_max_job_test=%[3]d,bf_continue,bf_window=10080,default_queue_depth=%[3]d,defer
 MaxJobCount=200000
