@@ -301,9 +301,13 @@ func (w *world) restored() *Scheduler {
 	if err := w.s.Snapshot(&b); err != nil {
 		w.t.Fatal(err)
 	}
-	s, err := Restore(&b)
+	s, err := Restore(bytes.NewReader(b.Bytes()))
 	if err != nil {
 		w.t.Fatal(err)
+	}
+	var again bytes.Buffer
+	if err := s.Snapshot(&again); err != nil || !bytes.Equal(b.Bytes(), again.Bytes()) {
+		w.t.Fatalf("%v; the snapshot of what was restored is another one", err)
 	}
 	return s
 }

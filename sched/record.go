@@ -143,10 +143,21 @@ func (s *Scheduler) keyOf(r *record) key {
 	} else {
 		k.prio = s.base(r) << 10
 	}
-	hi, lo := bits.Mul64(uint64(s.config.Weights.Age)<<10, uint64(max(0, r.eligible)))
-	q, _ := bits.Div64(hi, lo, uint64(s.maxAge()))
-	k.prio -= int64(q)
+	k.prio -= share(uint64(s.config.Weights.Age)<<10, uint64(max(0, r.eligible)), uint64(s.maxAge()))
 	return k
+}
+
+// share is weight*part/whole, at most 2^61. Where the most is reached, as with a large
+// weight and an age of seconds, jobs are told apart by their order alone, which is that of
+// their ages.
+func share(weight, part, whole uint64) int64 {
+	const most = 1 << 61
+	hi, lo := bits.Mul64(weight, part)
+	if hi >= whole {
+		return most
+	}
+	q, _ := bits.Div64(hi, lo, whole)
+	return int64(min(q, most))
 }
 
 func (s *Scheduler) maxAge() job.Duration {
@@ -219,9 +230,7 @@ func (s *Scheduler) priority(r *record) uint32 {
 	p := s.base(r)
 	if r.eligible > 0 {
 		age := min(s.now.Sub(r.eligible), s.maxAge())
-		hi, lo := bits.Mul64(uint64(s.config.Weights.Age), uint64(max(0, age)))
-		q, _ := bits.Div64(hi, lo, uint64(s.maxAge()))
-		p += int64(q)
+		p += share(uint64(s.config.Weights.Age), uint64(max(0, age)), uint64(s.maxAge()))
 	}
 	return uint32(min(max(p, 1), 1<<32-1))
 }
