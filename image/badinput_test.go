@@ -282,11 +282,11 @@ func TestPullBadNetwork(t *testing.T) {
 			cut(h, w, r)
 			return true
 		}},
-		{"429 and 503 now and then", func(_ *hub, n int, w http.ResponseWriter, _ *http.Request) bool {
+		{"429 and 503 now and then", func(_ *hub, n int, w http.ResponseWriter, r *http.Request) bool {
 			if n > 0 {
 				return false
 			}
-			w.WriteHeader([]int{http.StatusTooManyRequests, http.StatusServiceUnavailable}[len(w.Header())%2])
+			w.WriteHeader([]int{http.StatusTooManyRequests, http.StatusServiceUnavailable}[len(r.URL.Path)%2])
 			return true
 		}},
 	} {

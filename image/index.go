@@ -30,15 +30,15 @@ func (s *Store) buildIndex(ctx context.Context, i *Image, limits layer.Limits) e
 	if s.indexFits(name, i) {
 		return nil
 	}
-	b := merged.NewBuilder(merged.Options{Image: i.Manifest, Limits: mergedLimits(limits)})
-	for n, l := range i.Layers {
-		if err := s.applyLayer(ctx, b, l); err != nil {
-			return mergeFault(fmt.Errorf("merge layer %d of %d: %w", n+1, len(i.Layers), err))
-		}
+	t := Task{Kind: Merge, Image: i.Manifest, Limits: limits}
+	var names []string
+	for _, l := range i.Layers {
+		t.Layers = append(t.Layers, l.Digest)
+		names = append(names, s.LayerPath(l.Digest))
 	}
 	return s.write(ctx, name, func(f *os.File) error {
-		_, err := b.WriteTo(f)
-		return err
+		_, err := s.performOn(ctx, t, []*os.File{f}, names...)
+		return mergeFault(err)
 	})
 }
 
@@ -58,7 +58,10 @@ func mergedLimits(l layer.Limits) merged.Limits {
 // mergeFault says what to do about layers that cannot be merged.
 func mergeFault(err error) error {
 	f := &fault.Error{What: err}
+	_, known := errors.AsType[*fault.Error](err)
 	switch {
+	case err == nil, known:
+		return err
 	case errors.Is(err, merged.ErrLimit):
 		f.Hint = fmt.Sprintf("if you trust the image: --max-entries %d", 4*defaultEntries)
 	case errors.Is(err, layer.ErrCorrupt), errors.Is(err, squashfs.ErrCorrupt):
@@ -85,23 +88,5 @@ func (s *Store) indexFits(name string, i *Image) bool {
 	return slices.EqualFunc(x.Layers(), i.Layers, func(a merged.LayerInfo, b ImageLayer) bool {
 		st, err := os.Stat(s.layerFile(a))
 		return err == nil && st.Size() == a.Size && a.Digest == b.Digest
-	})
-}
-
-func (s *Store) applyLayer(ctx context.Context, b *merged.Builder, il ImageLayer) error {
-	l, err := layer.Open(s.LayerPath(il.Digest), squashfs.ReaderOptions{})
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	r := l.Squashfs()
-	sb := r.Superblock()
-	info := merged.LayerInfo{Digest: il.Digest, Size: l.Info().Size, BlockSize: sb.BlockSize, Compression: sb.Compression}
-	return b.Apply(ctx, info, l.Entries(), func(inode uint32) (squashfs.Layout, error) {
-		i, err := r.InodeByNumber(inode)
-		if err != nil {
-			return squashfs.Layout{}, err
-		}
-		return r.Layout(i)
 	})
 }

@@ -356,6 +356,11 @@ func checkAftermath(t *testing.T, h *hub, s *image.Store, ref string) {
 	if _, err := s.List(); err != nil {
 		t.Error(err)
 	}
+	// What has a record is whole, not only after the next pull.
+	r, err := s.VerifyAll(t.Context(), image.VerifyOptions{Keep: true})
+	if err != nil || len(r.Problems) > 0 {
+		t.Errorf("listed, but not whole: %+v %v", r.Problems, err)
+	}
 	i, err := pull(t, s, ref, image.PullOptions{Limits: layer.Limits{}})
 	if err != nil {
 		t.Error(err)

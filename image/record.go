@@ -75,10 +75,10 @@ func readRecord(name string) (Image, error) {
 		return i, err
 	}
 	if err := json.Unmarshal(b, &i); err != nil {
-		return i, fmt.Errorf("read record %s: %w: %w", name, ErrDamaged, err)
+		return i, damagedRecord(name, err)
 	}
 	if err := i.check(); err != nil {
-		return i, fmt.Errorf("read record %s: %w: %w", name, ErrDamaged, err)
+		return i, damagedRecord(name, err)
 	}
 	st, err := os.Stat(name)
 	if err != nil {
@@ -86,6 +86,13 @@ func readRecord(name string) (Image, error) {
 	}
 	i.Used = st.ModTime()
 	return i, nil
+}
+
+func damagedRecord(name string, err error) error {
+	return &fault.Error{
+		What: fmt.Errorf("read record %s: %w: %w", name, ErrDamaged, err),
+		Hint: "gangway image verify removes it; then pull the image again",
+	}
 }
 
 // check proves the digests, which become names of files.

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -27,6 +28,7 @@ type Converter func(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 type Options struct {
 	Dir     string           // the store; made when something is first written
 	Convert Converter        // nil converts in this process
+	Perform Performer        // nil does tasks in this process
 	Log     *slog.Logger     // nil logs nothing
 	Now     func() time.Time // nil is time.Now
 }
@@ -36,16 +38,21 @@ type Options struct {
 type Store struct {
 	dir     string
 	convert Converter
+	perform Performer
 	log     *slog.Logger
 	now     func() time.Time
+	durable sync.Map // of paths of directories that a power cut leaves there
 }
 
 // Open returns the store in a directory, which need not exist. It refuses one that
 // belongs to somebody else, whose files could be changed under us.
 func Open(o Options) (*Store, error) {
-	s := &Store{dir: filepath.Clean(o.Dir), convert: o.Convert, log: o.Log, now: o.Now}
+	s := &Store{dir: filepath.Clean(o.Dir), convert: o.Convert, perform: o.Perform, log: o.Log, now: o.Now}
 	if s.convert == nil {
 		s.convert = convertHere
+	}
+	if s.perform == nil {
+		s.perform = func(ctx context.Context, t Task, files []*os.File) (layer.Info, error) { return t.Perform(ctx, files) }
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -69,9 +76,13 @@ func Open(o Options) (*Store, error) {
 			Hint:  "choose another: --store DIR, or set GANGWAY_STORE or XDG_CACHE_HOME",
 		}
 	}
-	if mode := st.Mode().Perm(); mode&0o002 != 0 {
+	if mode := st.Mode().Perm(); mode&0o022 != 0 {
+		who := "its group"
+		if mode&0o002 != 0 {
+			who = "everybody"
+		}
 		return nil, &fault.Error{
-			What:  fmt.Errorf("open store %s: everybody may write there (mode %04o)", s.dir, mode),
+			What:  fmt.Errorf("open store %s: %s may write there (mode %04o)", s.dir, who, mode),
 			Cause: "who writes there could give you other images than you asked for",
 			Hint:  "chmod 700 " + s.dir + ", or choose another: --store DIR",
 		}
@@ -118,7 +129,7 @@ func (s *Store) gcLock() string { return s.path("locks", "gc") }
 
 // write makes a file of the store, with the directories above it.
 func (s *Store) write(ctx context.Context, name string, fill func(*os.File) error) error {
-	if err := s.mkdir(filepath.Dir(name)); err != nil {
+	if err := s.mkdirDurable(filepath.Dir(name)); err != nil {
 		return err
 	}
 	return s.fault(fsx.WriteFile(ctx, name, fsx.Options{Mode: 0o600}, fill))
@@ -139,6 +150,37 @@ func (s *Store) mkdir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return s.fault(fmt.Errorf("make store: %w", err))
 	}
+	return nil
+}
+
+// mkdirDurable is mkdir of a directory that is there after a power cut, too. That it is
+// there now does not say so: another process may have made it just now, or have been
+// killed before it could do this.
+func (s *Store) mkdirDurable(dir string) error {
+	if _, done := s.durable.Load(dir); done {
+		return nil
+	}
+	above := dir // the nearest directory that is there
+	for above != filepath.Dir(above) {
+		if _, err := os.Stat(above); err == nil {
+			break
+		}
+		above = filepath.Dir(above)
+	}
+	if err := s.mkdir(dir); err != nil {
+		return err
+	}
+	for made, last := dir, filepath.Dir(s.dir); made != filepath.Dir(made); made = filepath.Dir(made) {
+		parent := filepath.Dir(made)
+		// Directories above the store may be ones that one can pass but not open.
+		if err := fsx.SyncDir(parent); err != nil && (len(parent) > len(last) || !errors.Is(err, fs.ErrPermission)) {
+			return s.fault(fmt.Errorf("make store: %w", err))
+		}
+		if len(parent) <= len(last) && len(parent) <= len(above) {
+			break
+		}
+	}
+	s.durable.Store(dir, true)
 	return nil
 }
 

@@ -4,20 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/gangway-hpc/gangway/image/layer"
 	"github.com/gangway-hpc/gangway/image/merged"
 	"github.com/gangway-hpc/gangway/image/oci"
 	"github.com/gangway-hpc/gangway/image/rootfs"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/fsx"
-	"github.com/gangway-hpc/gangway/squashfs"
 )
 
 // VerifyOptions say how Verify goes about it.
@@ -192,11 +189,8 @@ func (v *verifier) image(i *Image) error {
 		}
 		whole = whole && good
 	}
-	if !whole {
-		return nil // the index could not be compared
-	}
-	good, err := v.file(i, v.s.IndexPath(i.Manifest), func(string) error { return v.index(i) })
-	if err == nil && good {
+	good, err := v.file(i, v.s.IndexPath(i.Manifest), func(string) error { return v.index(i, whole) })
+	if err == nil && good && whole {
 		v.report.Images++
 	}
 	return err
@@ -237,55 +231,40 @@ func (v *verifier) file(i *Image, name string, prove func(string) error) (bool, 
 // damaged says whether an error is the file's own, and not one of the machine, such
 // as having too many files open.
 func damaged(err error) bool {
-	for _, own := range []error{
-		ErrDamaged, layer.ErrCorrupt, layer.ErrVersion, merged.ErrCorrupt, merged.ErrVersion,
-		squashfs.ErrCorrupt, squashfs.ErrNotSquashfs, squashfs.ErrUnsupported,
-		io.EOF, io.ErrUnexpectedEOF, fs.ErrNotExist,
-	} {
-		if errors.Is(err, own) {
-			return true
-		}
-	}
-	return rootfs.IsHotDamage(err)
+	return errors.Is(err, ErrDamaged) || isTaskError(err) || rootfs.IsHotDamage(err)
 }
 
 func (v *verifier) layer(name string, il ImageLayer) error {
-	l, err := layer.Open(name, squashfs.ReaderOptions{})
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	if info := l.Info(); info.Digest != il.Digest || info.DiffID != il.DiffID {
+	info, err := v.s.performOn(v.ctx, Task{Kind: CheckLayer, Quick: v.o.Quick}, nil, name)
+	if err == nil && (info.Digest != il.Digest || info.DiffID != il.DiffID) {
 		return fmt.Errorf("%w: it is the layer %s (uncompressed %s)", ErrDamaged, info.Digest, info.DiffID)
 	}
-	return layer.Check(v.ctx, l, layer.CheckOptions{SkipSquashfs: v.o.Quick})
+	return err
 }
 
-func (v *verifier) index(i *Image) error {
-	x, err := merged.Open(v.s.IndexPath(i.Manifest))
-	if err != nil {
-		return err
-	}
-	defer x.Close()
-	if !v.s.indexFits(v.s.IndexPath(i.Manifest), i) {
-		return fmt.Errorf("%w: it is not of this image's layers", ErrDamaged)
-	}
-	if v.o.Quick {
-		return merged.Check(v.ctx, x, nil)
-	}
-	var open []*squashfs.Reader
-	defer func() {
-		for _, r := range open {
-			_ = r.Close()
+// index proves an index, and, where its layers are whole, that it is of them.
+func (v *verifier) index(i *Image, whole bool) error {
+	name := v.s.IndexPath(i.Manifest)
+	names := []string{name}
+	if whole {
+		x, err := merged.Open(name)
+		if err != nil {
+			return err
 		}
-	}()
-	return merged.Check(v.ctx, x, func(n int) (*squashfs.Reader, error) {
-		r, err := squashfs.Open(v.s.LayerPath(x.Layers()[n].Digest), squashfs.ReaderOptions{})
-		if err == nil {
-			open = append(open, r)
+		if err := x.Close(); err != nil {
+			return err
 		}
-		return r, err
-	})
+		if !v.s.indexFits(name, i) {
+			return fmt.Errorf("%w: it is not of this image's layers", ErrDamaged)
+		}
+		for _, l := range i.Layers {
+			if !v.o.Quick {
+				names = append(names, v.s.LayerPath(l.Digest))
+			}
+		}
+	}
+	_, err := v.s.performOn(v.ctx, Task{Kind: CheckIndex}, nil, names...)
+	return err
 }
 
 // Err returns what is to be said of the problems found, nil if there are none.

@@ -22,16 +22,25 @@ func (s *Scheduler) Apply(e job.Event) error {
 	case at > math.MaxInt64/4:
 		return &Refused{Event: fmt.Sprintf("apply %T", e), Why: fmt.Sprintf("its time %d is too late", at)}
 	}
-	if s.dueBefore(at) {
+	decision := isDecision(e)
+	if s.dueBefore(at, decision) || decision && s.recheck {
 		return s.applyLater(e, at)
 	}
 	return s.apply(e, at)
 }
 
+func isDecision(e job.Event) bool {
+	switch e.(type) {
+	case job.Started, job.Promised, job.Requeued, job.Killed:
+		return true
+	}
+	return false
+}
+
 // dueBefore says whether time passing up to at changes more than the clock.
-func (s *Scheduler) dueBefore(at job.Time) bool {
-	for len(s.ends.timers) > 0 && s.ends.timers[0].t < at {
-		if r := s.record(s.ends.timers[0].id); r.ends == s.ends.timers[0].t && (r.state == job.Running || r.state == job.Completing) {
+func (s *Scheduler) dueBefore(at job.Time, deciding bool) bool {
+	for len(s.ends.timers) > 0 && (s.ends.timers[0].t < at || deciding && s.ends.timers[0].t == at) {
+		if r := s.record(s.ends.timers[0].id); r != nil && r.ends == s.ends.timers[0].t && (r.state == job.Running || r.state == job.Completing) {
 			return true
 		}
 		s.ownClock(&s.ends).pop()
@@ -50,11 +59,8 @@ func (s *Scheduler) applyLater(e job.Event, at job.Time) error {
 }
 
 func (s *Scheduler) apply(e job.Event, at job.Time) error {
-	was := s.now
-	decision := false
-	switch e.(type) {
-	case job.Started, job.Promised, job.Requeued, job.Killed:
-		decision = true
+	was, decision := s.now, isDecision(e)
+	if decision {
 		s.refresh()
 	}
 	s.advance(at, decision)
@@ -76,6 +82,7 @@ func (s *Scheduler) apply(e job.Event, at job.Time) error {
 			s.hash = hashEvent(s.hash, e)
 		}
 	}
+	s.tidy()
 	return nil
 }
 
@@ -170,7 +177,7 @@ func timeOf(e job.Event) (job.Time, bool) {
 
 func (s *Scheduler) configure(e job.Configured) error {
 	c := e.Config
-	if c.Backfill > job.None || c.Weights.MaxAge < 0 || c.MaxJobs < 0 || c.MaxRequeue < 0 || c.Horizon < 0 || c.DefaultLimit < 0 {
+	if c.Backfill > job.None || c.Weights.MaxAge < 0 || c.MaxJobs < 0 || c.MaxRequeue < 0 || c.MinJobAge < 0 || c.DefaultLimit < 0 {
 		return &Refused{Event: "configure", Why: "a limit is negative, or the kind of backfill is unknown"}
 	}
 	for i, l := range c.Licenses {
@@ -183,20 +190,21 @@ func (s *Scheduler) configure(e job.Configured) error {
 			}
 		}
 	}
+	s.forget() // what is over by the rule that was
 	s.ownLicenses()
 	s.config = c
 	s.setLicenses(c.Licenses)
-	s.stale = true
-	s.reorder()
+	s.stale = true // and places in queues change with the weights
 	s.anew = s.planned > 0
-	s.retry = true
+	s.retry, s.regrow = true, true
 	return nil
 }
 
-// reorder gives the jobs in queues the places that they have with new weights.
+// reorder gives the jobs in queues the places that they have with new weights, partitions
+// or nodes.
 func (s *Scheduler) reorder() {
 	for i, r := range s.jobs {
-		if !r.queued {
+		if !r.queued || s.keyOf(r) == r.key {
 			continue
 		}
 		r = s.ownJob(i)
@@ -228,8 +236,7 @@ func (s *Scheduler) setNetwork(e job.NetworkSet) error {
 		return err
 	}
 	s.network = e.Network
-	s.stale = true
-	s.recheck = true
+	s.stale, s.recheck, s.regrow = true, true, true
 	return nil
 }
 

@@ -280,13 +280,15 @@ func BenchmarkRestore(b *testing.B) {
 	if err := s.Snapshot(&snapshot); err != nil {
 		b.Fatal(err)
 	}
-	b.ReportMetric(float64(snapshot.Len())/1e6, "MB")
+	before := cpu()
 	b.ResetTimer()
 	for range b.N {
 		if _, err := Restore(bytes.NewReader(snapshot.Bytes())); err != nil {
 			b.Fatal(err)
 		}
 	}
+	b.ReportMetric(float64(snapshot.Len())/1e6, "MB")
+	reportCPU(b, before)
 }
 
 // BenchmarkMemory is what a scheduler with 100,000 pending jobs takes.

@@ -56,6 +56,7 @@ type net struct {
 	count  []int32   // by level: how many switches
 	block  []int32   // by node: which block; -1: none
 	blocks int32
+	wide   []wide  // blocks taken together, by rising size
 	order  []int32 // by node: its place in a walk through the tree
 }
 
@@ -97,6 +98,7 @@ func (s *Scheduler) refresh() {
 	for i := range s.classes {
 		s.resolve(s.ownClass(int32(i)))
 	}
+	s.measure()
 }
 
 // members is the set of partitions of each node.
@@ -256,6 +258,9 @@ func (s *Scheduler) reindex(i int32) {
 
 // touch notes for the trees that a node's timeline has changed.
 func (s *Scheduler) touch(c *cell, n *node) {
+	if s.pass.keepsGaps(job.Forever) {
+		s.pass.changes[c.nodes[n.place.pos]]++
+	}
 	if len(c.trees) == 0 {
 		return
 	}

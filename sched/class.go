@@ -30,17 +30,22 @@ type class struct {
 type option struct {
 	part        int
 	nodes, most int
-	tasks       int
+	spec        *job.Spec
+	total       *job.GRESRequest // shared out among the nodes as they have it; nil: each has a share
+	twins       bool             // a cell is in cells more than once
 	cells       []need
 	must        []int32 // nodes that have to be among them
 	never       []int32 // nodes that must not, sorted
 	counts      []counted
 }
 
-// need is what an option takes of each node of a cell.
+// need is what an option takes of each node of a cell. If there is a total, that is with
+// the least share of it, shares are what others take of all else, and slots where they are.
 type need struct {
-	cell int32
-	v    vec
+	cell   int32
+	v      vec
+	shares []vec // for 1, 2, ... of the total
+	slots  []int
 }
 
 // counted is how many nodes have to have a feature.
@@ -103,6 +108,7 @@ func (s *Scheduler) classKey(b []byte, spec *job.Spec) []byte {
 		text(spec.User)
 		text(spec.Account)
 		text(spec.QOS)
+		list(spec.Groups)
 	}
 	return b
 }
@@ -182,10 +188,12 @@ func (s *Scheduler) resolve(c *class) {
 			continue
 		}
 		for _, alt := range alternatives(c.spec.Constraint) {
-			o, could, ok := s.option(c.spec, p, alt)
-			c.could = max(c.could, could)
-			if ok {
-				c.options = append(c.options, o)
+			for _, shared := range []bool{false, true} {
+				o, could, ok := s.option(c.spec, p, alt, shared)
+				c.could = max(c.could, could)
+				if ok {
+					c.options = append(c.options, o)
+				}
 			}
 		}
 	}
@@ -195,9 +203,9 @@ func (s *Scheduler) resolve(c *class) {
 }
 
 // option works out one way to satisfy spec, and on how many nodes that could be. It is not
-// ok if there are too few of them.
-func (s *Scheduler) option(spec *job.Spec, p int, constraint *job.Constraint) (option, int, bool) {
-	o := option{part: p, tasks: spec.Tasks}
+// ok if there are too few of them. shared is with a total that nodes share as they have it.
+func (s *Scheduler) option(spec *job.Spec, p int, constraint *job.Constraint, shared bool) (option, int, bool) {
+	o := option{part: p, spec: spec}
 	part := s.parts[p].spec
 	all, counts := splitCounts(constraint)
 	o.counts = counts
@@ -208,19 +216,19 @@ func (s *Scheduler) option(spec *job.Spec, p int, constraint *job.Constraint) (o
 			eligible = append(eligible, int32(c))
 		}
 	}
-	if !o.size(s, spec, part, eligible) {
+	if !o.size(s, spec, part, eligible, shared) {
 		return o, 0, false
 	}
 	could := 0
 	o.never = s.numbers(spec.Exclude)
 	o.must = s.numbers(spec.NodeList)
 	for _, c := range eligible {
-		if v, ok := perNode(spec, part, s.cells[c].kind, o.nodes); ok {
-			o.cells = append(o.cells, need{c, v})
-			for _, n := range s.cells[c].nodes {
-				if !o.excludes(n) {
-					could++
-				}
+		needs := o.needs(part, s.cells[c].kind, c)
+		o.cells = append(o.cells, needs...)
+		o.twins = o.twins || len(needs) > 1
+		for _, n := range s.cells[c].nodes {
+			if len(needs) > 0 && !o.excludes(n) {
+				could++
 			}
 		}
 	}
@@ -259,7 +267,10 @@ func (s *Scheduler) numbers(list []string) []int32 {
 
 // size sets how many nodes an option has: what was asked for, or as few as do on the
 // largest of the nodes.
-func (o *option) size(s *Scheduler, spec *job.Spec, part *job.Partition, eligible []int32) bool {
+func (o *option) size(s *Scheduler, spec *job.Spec, part *job.Partition, eligible []int32, shared bool) bool {
+	if shared {
+		return o.sizeShared(spec, part)
+	}
 	o.nodes, o.most = spec.MinNodes, max(spec.MinNodes, spec.MaxNodes)
 	for _, c := range o.counts {
 		o.nodes = max(o.nodes, 0)
@@ -283,8 +294,8 @@ func (o *option) size(s *Scheduler, spec *job.Spec, part *job.Partition, eligibl
 		}
 		o.most = max(o.nodes, min(spec.MaxNodes, spec.Tasks))
 	}
-	if spec.Tasks > 0 && spec.TasksPerNode == 0 && o.nodes > spec.Tasks {
-		o.nodes = spec.Tasks
+	if spec.Tasks > 0 && spec.TasksPerNode == 0 { // a node without a task is of no use
+		o.nodes, o.most = min(o.nodes, spec.Tasks), min(o.most, spec.Tasks)
 	}
 	if part.MaxNodes > 0 {
 		if o.nodes > part.MaxNodes {
@@ -293,149 +304,16 @@ func (o *option) size(s *Scheduler, spec *job.Spec, part *job.Partition, eligibl
 		o.most = min(o.most, part.MaxNodes)
 	}
 	o.most = max(o.most, o.nodes)
+	if o.most >= part.MinNodes {
+		o.nodes = max(o.nodes, part.MinNodes)
+	}
+	if perJob(spec) > 0 {
+		o.most = o.nodes
+	}
+	if total := sharedTotal(spec); total != nil && total.Count%int64(o.nodes) != 0 {
+		return false // see sizeShared
+	}
 	return o.nodes >= part.MinNodes
-}
-
-// fewest is how many empty nodes of a kind do for spec; MaxInt if no number does.
-func fewest(spec *job.Spec, part *job.Partition, k *kind) int {
-	n := 1
-	if spec.Tasks > 0 && spec.TasksPerNode > 0 {
-		n = (spec.Tasks + spec.TasksPerNode - 1) / spec.TasksPerNode
-	}
-	for limit := max(spec.Tasks, perJob(spec), 1); n <= limit; n++ {
-		if _, ok := perNode(spec, part, k, n); ok {
-			return n
-		}
-		if n >= 64 { // far off: by halves
-			lo, hi := n, limit
-			if _, ok := perNode(spec, part, k, hi); !ok {
-				return math.MaxInt
-			}
-			for lo+1 < hi {
-				m := (lo + hi) / 2
-				if _, ok := perNode(spec, part, k, m); ok {
-					hi = m
-				} else {
-					lo = m
-				}
-			}
-			return hi
-		}
-	}
-	return math.MaxInt
-}
-
-// perJob is the largest number of GRES that are asked for for the whole job.
-func perJob(spec *job.Spec) int {
-	n := int64(0)
-	for i := range spec.GRES {
-		if spec.GRES[i].Per == job.PerJob {
-			n = max(n, spec.GRES[i].Count)
-		}
-	}
-	return int(min(n, 1<<20))
-}
-
-// tasksOn is how many tasks there are on a node at most.
-func tasksOn(spec *job.Spec, nodes int) int {
-	if spec.Tasks > 0 {
-		return (spec.Tasks + nodes - 1) / nodes
-	}
-	return max(1, spec.TasksPerNode)
-}
-
-// perNode is what spec takes of a node of a kind if it has that many nodes; not ok if the
-// node has not that much.
-func perNode(spec *job.Spec, part *job.Partition, k *kind, nodes int) (vec, bool) {
-	var v vec
-	tasks := int64(tasksOn(spec, nodes))
-	if spec.Tasks > 0 && spec.TasksPerNode > 0 && tasks > int64(spec.TasksPerNode) {
-		return v, false
-	}
-	gpus := int64(0)
-	for i := range spec.GRES {
-		g := &spec.GRES[i]
-		n := g.Count
-		switch g.Per {
-		case job.PerJob:
-			n = (n + int64(nodes) - 1) / int64(nodes)
-		case job.PerTask:
-			n = mul(n, tasks)
-		case job.PerSocket:
-			n = mul(n, int64(max(1, k.spec.Sockets)))
-		}
-		if g.Name == "gpu" {
-			gpus += n
-		}
-		if slot := k.slot(g, n); slot < 0 || n+int64(v[slot]) > int64(k.total[slot]) {
-			return v, false
-		} else {
-			v[slot] += int32(n)
-		}
-	}
-	cpus := mul(tasks, int64(max(1, spec.CPUsPerTask)))
-	if spec.CPUsPerGPU > 0 {
-		cpus = max(1, mul(gpus, int64(spec.CPUsPerGPU)))
-	}
-	if tpc := int64(k.spec.ThreadsPerCore); tpc > 1 && int64(k.total[slotCPU])%tpc == 0 {
-		use := tpc
-		if spec.ThreadsPerCore > 0 {
-			use = min(tpc, int64(spec.ThreadsPerCore))
-		}
-		cpus = mul((cpus+use-1)/use, tpc)
-	}
-	memory := memoryOn(spec, part, k, cpus, gpus)
-	if cpus > int64(k.total[slotCPU]) || memory > int64(k.total[slotMemory]) {
-		return v, false
-	}
-	v[slotCPU], v[slotMemory] = int32(cpus), int32(memory)
-	if spec.Exclusive || part.Exclusive {
-		return k.total, true
-	}
-	return v, true
-}
-
-// memoryOn is the memory in MiB that spec takes of a node. A node of which no memory is
-// known is not asked for any.
-func memoryOn(spec *job.Spec, part *job.Partition, k *kind, cpus, gpus int64) int64 {
-	total := int64(k.total[slotMemory])
-	switch m := spec.Memory; {
-	case total == 0:
-		return 0
-	case m.All:
-		return total
-	case m.MiB > 0 && m.Per == job.PerCPU:
-		return mul(m.MiB, cpus)
-	case m.MiB > 0 && m.Per == job.PerGPU:
-		return mul(m.MiB, gpus)
-	case m.MiB > 0:
-		return m.MiB
-	case part.MemoryPerNode > 0:
-		return part.MemoryPerNode
-	case part.MemoryPerCPU > 0:
-		return mul(part.MemoryPerCPU, cpus)
-	}
-	return total
-}
-
-// mul does not overflow.
-func mul(a, b int64) int64 {
-	if a > 0 && b > math.MaxInt64/a {
-		return math.MaxInt64
-	}
-	return a * b
-}
-
-// slot is where a kind has the GRES of a request; -1: nowhere. A request without a type
-// is for the first type of which there are enough.
-func (k *kind) slot(g *job.GRESRequest, n int64) int {
-	for i := range k.spec.GRES {
-		has := &k.spec.GRES[i]
-		if has.Name == g.Name && (g.Type == "" || g.Type == has.Type) && int64(k.total[slotGRES+i]) >= n {
-			return slotGRES + i
-		}
-	}
-	return -1
 }
 
 // alternatives are the constraints of which one has to hold on all nodes: what [a|b] is

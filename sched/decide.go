@@ -21,6 +21,7 @@ func (s *Scheduler) Decide(now job.Time) []job.Event {
 		s.conservative()
 	}
 	s.flush()
+	s.tidy()
 	out := s.out
 	s.out = nil
 	return out
@@ -192,9 +193,9 @@ func (s *Scheduler) tryStart(i int) bool {
 		}
 		d := s.limitIn(r.spec, o.part)
 		picks, ok := s.placeNow(c, o, d)
-		if !ok && r.spec.TimeMin > 0 && r.spec.TimeMin < d {
-			if picks, ok = s.placeNow(c, o, r.spec.TimeMin); ok {
-				d = s.stretch(picks, d)
+		if least := s.leastIn(r.spec, o.part); least < d && (!ok || s.licensed(r.spec, s.now, d) != s.now) {
+			if picks, ok = s.placeNow(c, o, least); ok {
+				d = s.stretch(r.spec, picks, s.now, least, d)
 			}
 		}
 		if !ok || s.licensed(r.spec, s.now, d) != s.now {
@@ -237,10 +238,24 @@ func (s *Scheduler) lower(p *plan, id job.ID) {
 	s.useLicenses(p.licenses, p.start, p.end, false)
 }
 
-// stretch is the longest limit up to d for which picks stay free.
-func (s *Scheduler) stretch(picks []pick, d job.Duration) job.Duration {
+// leastIn is the limit down to which a job's may be shortened in a partition so that it can
+// start: its own, unless it has a TimeMin.
+func (s *Scheduler) leastIn(spec *job.Spec, p int) job.Duration {
+	d := s.limitIn(spec, p)
+	if spec.TimeMin > 0 {
+		d = min(d, spec.TimeMin)
+	}
+	return d
+}
+
+// stretch is the longest limit, from least to most, for which picks stay free from t on.
+func (s *Scheduler) stretch(spec *job.Spec, picks []pick, t job.Time, least, most job.Duration) job.Duration {
+	d := most
 	for k := range picks {
-		d = min(d, s.nodes[picks[k].node].line.free(&picks[k].v, s.now))
+		d = min(d, s.nodes[picks[k].node].line.free(&picks[k].v, t))
+	}
+	if d < least || s.licensed(spec, t, d) != t {
+		return least
 	}
 	return d
 }

@@ -31,10 +31,7 @@ func (s *Scheduler) await(r *record) {
 	}
 	for _, d := range r.spec.Dependencies.List {
 		if d.Type == job.Singleton {
-			if !slices.Contains(s.singles, r.id) {
-				s.singles = append(slices.Clip(s.singles), r.id)
-			}
-			continue
+			continue // see enter
 		}
 		i := s.index(d.Job)
 		if t := s.target(r, d); t >= 0 {
@@ -62,6 +59,10 @@ func (s *Scheduler) target(r *record, d job.Dependency) int {
 	return i
 }
 
+func singleton(p *job.Spec) bool {
+	return p.Dependencies != nil && slices.ContainsFunc(p.Dependencies.List, func(d job.Dependency) bool { return d.Type == job.Singleton })
+}
+
 // fate is what is known about a dependency.
 type fate uint8
 
@@ -74,7 +75,7 @@ const (
 // dependency says whether the conditions of a job are met, and if one will be met by
 // itself, when.
 func (s *Scheduler) dependency(r *record) (fate, job.Time) {
-	if r.spec.Dependencies == nil || len(r.spec.Dependencies.List) == 0 {
+	if r.met || r.spec.Dependencies == nil || len(r.spec.Dependencies.List) == 0 {
 		return met, 0
 	}
 	any, at := r.spec.Dependencies.Any, job.Never
@@ -127,17 +128,7 @@ func (s *Scheduler) condition(r *record, d job.Dependency) (fate, job.Time) {
 	}
 	switch d.Type {
 	case job.After:
-		since := o.start
-		if since == 0 && o.state.Done() {
-			since = o.end
-		}
-		if since == 0 {
-			return open, job.Never
-		}
-		if at := since.Add(d.Delay); at > s.now {
-			return open, at
-		}
-		return met, 0
+		return s.since(o.begun(), d.Delay)
 	case job.AfterOK, job.AfterCorr:
 		return verdict(ok)
 	case job.AfterNotOK:
@@ -146,14 +137,37 @@ func (s *Scheduler) condition(r *record, d job.Dependency) (fate, job.Time) {
 	return verdict(true)
 }
 
+// begun is when a job started, or was cancelled before it did; 0: neither.
+func (r *record) begun() job.Time {
+	if r.start == 0 && r.state.Done() {
+		return r.end
+	}
+	return r.start
+}
+
+// since is whether so much time has passed since a moment, or else when it will have.
+func (s *Scheduler) since(begun job.Time, delay job.Duration) (fate, job.Time) {
+	if begun == 0 {
+		return open, job.Never
+	}
+	if at := begun.Add(delay); at > s.now {
+		return open, at
+	}
+	return met, 0
+}
+
 // arrayCondition is about all tasks of an array.
 func (s *Scheduler) arrayCondition(a *array, d job.Dependency) (fate, job.Time) {
 	switch d.Type {
 	case job.After:
-		if a.started == a.n {
-			return met, 0 // a delay counts from when the last one was looked at
+		if a.started < a.n {
+			return open, job.Never
 		}
-		return open, job.Never
+		last, first := job.Time(0), s.index(a.first)
+		for _, r := range s.jobs[first : first+a.n] {
+			last = max(last, r.begun())
+		}
+		return s.since(last, d.Delay)
 	case job.AfterOK, job.AfterCorr:
 		if a.failed > 0 {
 			return hopeless, job.Never
@@ -180,12 +194,15 @@ func (s *Scheduler) arrayCondition(a *array, d job.Dependency) (fate, job.Time) 
 // tell has those that depend on job i look again.
 func (s *Scheduler) tell(i int) {
 	r := s.jobs[i]
-	for _, id := range r.dependents {
-		s.consider(s.index(id))
-	}
+	lists := [2][]job.ID{r.dependents}
 	if r.array >= 0 {
-		for _, id := range s.arrays[r.array].dependents {
-			s.consider(s.index(id))
+		lists[1] = s.arrays[r.array].dependents
+	}
+	for _, list := range lists {
+		for _, id := range list {
+			if k, ok := s.find(id); ok { // they may be forgotten before it is
+				s.consider(k)
+			}
 		}
 	}
 	if len(s.singles) > 0 && r.state.Done() {
@@ -220,14 +237,19 @@ func (s *Scheduler) consider(i int) {
 		}
 		s.ownArray(r.array).active++
 	}
+	possible := true
+	if waits(r.spec) && !r.soft { // in vain, if there are no nodes so near to each other
+		s.refresh()
+		possible = s.classes[r.class].missing > 0 || s.possible(s.classes[r.class])
+	}
 	r = s.ownJob(i)
 	r.queued = true
 	if r.eligible == 0 {
 		r.eligible = max(s.now, r.spec.Begin)
 	}
 	r.key = s.keyOf(r)
-	if t := r.spec.Topology; t.Switches > 0 && t.Wait < job.Forever && !r.soft {
-		if until := r.eligible.Add(t.Wait); until > s.now {
+	if waits(r.spec) && !r.soft {
+		if until := r.eligible.Add(r.spec.Topology.Wait); until > s.now && possible {
 			s.ownClock(&s.wake).push(timer{until, r.id})
 		} else {
 			r.soft, r.class = true, s.classOf(r.spec, true)
@@ -241,10 +263,7 @@ func (s *Scheduler) enqueue(r *record) {
 	limit := job.Forever
 	c := s.ownClass(r.class)
 	for i := range c.options {
-		limit = min(limit, s.limitIn(r.spec, c.options[i].part))
-	}
-	if r.spec.TimeMin > 0 {
-		limit = min(limit, r.spec.TimeMin)
+		limit = min(limit, s.leastIn(r.spec, c.options[i].part))
 	}
 	r.queueLimit = limit
 	c.queue.insert(entry{r.key, limit}, s.tok)

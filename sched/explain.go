@@ -45,7 +45,7 @@ type Relaxation struct {
 // Explain says why a pending job waits, when it is expected to start and what would start
 // it sooner.
 func (s *Scheduler) Explain(id job.ID, now job.Time) (Explanation, error) {
-	if _, ok := s.find(id); !ok {
+	if _, ok := s.lookup(id); !ok {
 		return Explanation{}, &Refused{Event: "explain job " + id.String(), Why: "there is no such job"}
 	}
 	c := s.Fork()
@@ -185,7 +185,7 @@ func (s *Scheduler) constraints(r *record, x *Explanation) {
 		x.Constraints = append(x.Constraints, Constraint{names[i], n, left, fmt.Sprintf("%d nodes are %s", n, texts[i])})
 	}
 	if o != nil && x.Fit >= o.nodes && r.queued {
-		if _, ok := s.placeNow(c, o, s.limitIn(r.spec, o.part)); !ok {
+		if _, ok := s.placeNow(c, o, s.leastIn(r.spec, o.part)); !ok {
 			x.Constraints = append(x.Constraints, Constraint{"topology", x.Fit, 0, fmt.Sprintf("%d nodes could take their share, and not near enough to each other", x.Fit)})
 		}
 	}
@@ -247,7 +247,7 @@ func (s *Scheduler) hinders(r *record, c *class, parts []int, i int32) int {
 				best = max(best, 4)
 			case !n.free.holds(&o.cells[x].v):
 				best = max(best, 5)
-			case n.line.free(&o.cells[x].v, s.now) < s.limitIn(r.spec, o.part):
+			case n.line.free(&o.cells[x].v, s.now) < s.leastIn(r.spec, o.part):
 				best = max(best, 6)
 			default:
 				return -1

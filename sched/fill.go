@@ -14,8 +14,12 @@ func (s *Scheduler) conservative() {
 	s.revise()
 	s.startDue()
 	for round := 0; ; round++ {
+		if !s.anyQueued() {
+			s.grown, s.arrivals = s.grown[:0], s.arrivals[:0]
+			break
+		}
 		grown, arrivals := s.takeGrown(), s.takeArrivals()
-		if len(grown) == 0 && len(arrivals) == 0 || !s.anyQueued() {
+		if len(grown) == 0 && len(arrivals) == 0 {
 			break
 		}
 		looked = true
@@ -81,7 +85,7 @@ func (s *Scheduler) allowed(r *record) bool {
 	for k := range r.plan.picks {
 		n := s.nodes[r.plan.picks[k].node]
 		if !n.open() || !slices.ContainsFunc(c.options, func(o option) bool {
-			return o.part == r.plan.part && slices.ContainsFunc(o.cells, func(x need) bool { return x.cell == n.place.cell && x.v == r.plan.picks[k].v })
+			return o.part == r.plan.part && s.takes(&o, r.plan.picks, k)
 		}) {
 			return false
 		}
@@ -257,11 +261,7 @@ func (s *Scheduler) fitsNow(r *record, x int32) bool {
 	c := s.classes[r.class]
 	for i := range c.options {
 		o := &c.options[i]
-		d := s.limitIn(r.spec, o.part)
-		if r.spec.TimeMin > 0 {
-			d = min(d, r.spec.TimeMin)
-		}
-		end := s.now.Add(d)
+		end := s.now.Add(s.leastIn(r.spec, o.part))
 		for k := range o.cells {
 			if o.cells[k].cell != n.place.cell || !n.free.holds(&o.cells[k].v) {
 				continue
@@ -300,7 +300,7 @@ func (s *Scheduler) fitsSooner(r *record, x int32) bool {
 	for i := range c.options {
 		o := &c.options[i]
 		for k := range o.cells {
-			if o.cells[k].cell == n.place.cell && line.earliest(&o.cells[k].v, s.now, s.limitIn(r.spec, o.part)) < r.plan.start {
+			if o.cells[k].cell == n.place.cell && line.earliest(&o.cells[k].v, s.now, s.leastIn(r.spec, o.part)) < r.plan.start {
 				return true
 			}
 		}
@@ -469,7 +469,7 @@ func (s *Scheduler) replan(k key, all bool) {
 		s.note(drop)
 	}
 	s.fitLengths(limits)
-	s.pass = new(token)
+	s.pass = s.newPass(limits)
 	for _, k := range keys {
 		i := s.index(k.id)
 		s.promiseAt(i, s.earliest(s.jobs[i], s.now))

@@ -24,7 +24,7 @@ func (s *Scheduler) Fork() *Scheduler {
 	c.expired = slices.Clone(s.expired)
 	c.pass = nil
 	c.out, c.scratch, c.cands, c.set, c.line = nil, nil, nil, nil, nil
-	c.open = job.Promised{}
+	c.open, c.sorted = job.Promised{}, sorted{}
 	return &c
 }
 
@@ -41,13 +41,14 @@ func (s *Scheduler) WhatIf(now job.Time, events ...job.Event) ([]Difference, err
 	}
 	after.Decide(now)
 	var all []Difference
-	for i, r := range after.jobs {
+	for _, r := range after.jobs {
 		was, now := job.Time(0), r.expected()
-		if i < len(before.jobs) {
-			if before.jobs[i] == r {
+		if r.id <= s.last {
+			b := before.record(r.id)
+			if b == nil || b == r {
 				continue
 			}
-			was = before.jobs[i].expected()
+			was = b.expected()
 		}
 		if was != now {
 			all = append(all, Difference{r.id, was, now})

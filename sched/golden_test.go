@@ -38,7 +38,7 @@ func traces() []trace {
 			}
 			spec.TimeLimit = over(r, d)
 			return spec, d
-		}, 0xc861767fcb7f7432},
+		}, 0x74e3f6f5d410205c},
 		{"mixed", 64, 2000, 200000, func(r *rng) (job.Spec, job.Duration) {
 			d := duration(r, 120)
 			spec := job.Spec{Tasks: 1 + r.next(64), CPUsPerTask: 1 + r.next(4), TimeLimit: over(r, d), Requeue: r.next(2) == 0}
@@ -49,7 +49,7 @@ func traces() []trace {
 				spec.Array = &job.Array{Tasks: []job.Range{{First: 1, Last: uint32(1 + r.next(8)), Step: 1}}, Throttle: r.next(4)}
 			}
 			return spec, d
-		}, 0x72add9888fdee5d4},
+		}, 0xfedcf096fab97a65},
 	}
 }
 

@@ -58,9 +58,9 @@ func checkNetwork(n *job.Network) error {
 			in[node] = b.Name
 		}
 	}
-	for _, size := range n.BlockSizes {
-		if size <= 0 {
-			return refuse(fmt.Sprintf("block size %d is not positive", size), "")
+	for i, size := range n.BlockSizes {
+		if size <= 0 || size%n.BlockSizes[0] != 0 || i > 0 && size <= n.BlockSizes[i-1] {
+			return refuse(fmt.Sprintf("block size %d is not positive, or no larger multiple of the one before", size), "")
 		}
 	}
 	return nil
@@ -219,4 +219,35 @@ func (s *Scheduler) walkBlocks(t *net) {
 		}
 		t.block[i] = b
 	}
+	for i, size := range s.network.BlockSizes {
+		if i == 0 {
+			continue
+		}
+		w := wide{size, slices.Clone(t.block)}
+		for n, b := range w.block {
+			if b >= 0 {
+				w.block[n] = b / int32(size/s.network.BlockSizes[0])
+			}
+		}
+		t.wide = append(t.wide, w)
+	}
+}
+
+// wide is blocks that follow each other, taken together for segments that are larger than
+// one of them.
+type wide struct {
+	size  int
+	block []int32 // by node
+}
+
+// blocksOf is by node the block that a segment of that many nodes has to be in.
+func (t *net) blocksOf(segment int, sizes []int) []int32 {
+	if len(sizes) > 0 && segment > sizes[0] {
+		for i := range t.wide {
+			if segment <= t.wide[i].size {
+				return t.wide[i].block
+			}
+		}
+	}
+	return t.block
 }

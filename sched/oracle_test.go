@@ -35,8 +35,8 @@ func newNaive(nodes []job.Node, length int) *naive {
 		row := make([]vec, length)
 		for t := range row {
 			row[t] = vec{int32(n.CPUs)}
-			if len(n.GRES) > 0 {
-				row[t][slotGRES] = int32(n.GRES[0].Count)
+			for g := range n.GRES {
+				row[t][slotGRES+g] = int32(n.GRES[g].Count)
 			}
 		}
 		o.free = append(o.free, row)
@@ -44,32 +44,45 @@ func newNaive(nodes []job.Node, length int) *naive {
 	return o
 }
 
-// need is what a job takes of a node, by itself.
-func (o *naive) need(spec *job.Spec, n int) (vec, bool) {
-	if spec.Exclusive {
-		v := vec{int32(o.nodes[n].CPUs)}
-		if len(o.nodes[n].GRES) > 0 {
-			v[slotGRES] = int32(o.nodes[n].GRES[0].Count)
-		}
-		return v, true
+// total is how many GPUs a job asks for for all of its nodes; 0: for each.
+func total(spec *job.Spec) int {
+	if len(spec.GRES) > 0 && spec.GRES[0].Per == job.PerJob {
+		return int(spec.GRES[0].Count)
 	}
-	v := vec{int32(max(1, spec.CPUsPerTask))}
-	if len(spec.GRES) > 0 {
-		if len(o.nodes[n].GRES) == 0 {
-			return v, false
-		}
-		v[slotGRES] = int32(spec.GRES[0].Count)
-	}
-	return v, true
+	return 0
 }
 
-// fits says whether a node has room from t on.
-func (o *naive) fits(spec *job.Spec, n, t int) bool {
-	v, ok := o.need(spec, n)
-	for at := t; ok && at < t+int(spec.TimeLimit) && at < o.length; at++ {
-		ok = o.free[n][at].holds(&v)
+// low is the least that a node has free of each resource while a job that begins at t runs.
+func (o *naive) low(spec *job.Spec, n, t int) vec {
+	v := o.free[n][t]
+	for at := t; at < t+int(spec.TimeLimit) && at < o.length; at++ {
+		for k, free := range o.free[n][at] {
+			v[k] = min(v[k], free)
+		}
 	}
-	return ok
+	return v
+}
+
+// gives is how many GPUs, of whatever type, a node can give a job from t on.
+func (o *naive) gives(spec *job.Spec, n, t int) int {
+	v := o.low(spec, n, t)
+	return int(v[slotGRES] + v[slotGRES+1])
+}
+
+// fits says whether a node has room for a share of a job from t on.
+func (o *naive) fits(spec *job.Spec, n, t int) bool {
+	v := o.low(spec, n, t)
+	if spec.Exclusive {
+		all := newNaive(o.nodes[n:n+1], 1).free[0][0]
+		return v.holds(&all)
+	}
+	gpus := 0
+	if total(spec) > 0 {
+		gpus = 1
+	} else if len(spec.GRES) > 0 {
+		gpus = int(spec.GRES[0].Count)
+	}
+	return int(v[slotCPU]) >= max(1, spec.CPUsPerTask) && o.gives(spec, n, t) >= gpus
 }
 
 // allowed says whether a set of nodes satisfies what a job asks of their nearness.
@@ -121,7 +134,13 @@ func (o *naive) possible(spec *job.Spec, t int) (bool, int) {
 	}
 	found, fewest := false, 99
 	for set := uint(1); set < 1<<len(o.nodes); set++ {
-		if set&^room == 0 && o.allowed(spec, set) {
+		sum := 0
+		for n := range o.nodes {
+			if set&(1<<n) != 0 {
+				sum += o.gives(spec, n, t)
+			}
+		}
+		if set&^room == 0 && sum >= total(spec) && o.allowed(spec, set) {
 			found, fewest = true, min(fewest, o.spread(spec, set))
 		}
 	}
@@ -140,8 +159,11 @@ func TestOracle(t *testing.T) {
 		var names []string
 		for i := range rapid.IntRange(1, 8).Draw(t, "nodes") {
 			n := job.Node{Name: fmt.Sprintf("n%d", i), CPUs: rapid.IntRange(1, 4).Draw(t, "cpus"), Switch: fmt.Sprintf("s%d", rapid.IntRange(0, 2).Draw(t, "leaf")), Block: fmt.Sprintf("b%d", i/3)}
-			if rapid.Bool().Draw(t, "gpu") {
+			switch rapid.IntRange(0, 3).Draw(t, "gpu") {
+			case 0, 1:
 				n.GRES = []job.GRES{{Name: "gpu", Count: 2}}
+			case 2:
+				n.GRES = []job.GRES{{Name: "gpu", Type: "a", Count: 1}, {Name: "gpu", Type: "b", Count: 1}}
 			}
 			nodes, names = append(nodes, n), append(names, n.Name)
 			apply(t2(t), s, job.NodeSet{Node: n})
@@ -150,15 +172,21 @@ func TestOracle(t *testing.T) {
 		jobs := rapid.IntRange(1, 6).Draw(t, "jobs")
 		for i := range jobs {
 			spec := job.Spec{MinNodes: rapid.IntRange(1, 4).Draw(t, "n"), TimeLimit: job.Duration(rapid.IntRange(1, 6).Draw(t, "limit"))}
-			switch rapid.IntRange(0, 3).Draw(t, "shape") {
+			switch rapid.IntRange(0, 4).Draw(t, "shape") {
 			case 0:
 				spec.Exclusive = true
 			case 1:
 				spec.GRES = []job.GRESRequest{{Name: "gpu", Count: int64(rapid.IntRange(1, 2).Draw(t, "g")), Per: job.PerNode}}
+			case 2:
+				spec.GRES = []job.GRESRequest{{Name: "gpu", Count: int64(spec.MinNodes + rapid.IntRange(0, 3).Draw(t, "more")), Per: job.PerJob}}
 			default:
 				spec.CPUsPerTask = rapid.IntRange(1, 3).Draw(t, "c")
 			}
-			switch rapid.IntRange(0, 5).Draw(t, "topology") {
+			kinds := 5
+			if total(&spec) > 0 {
+				kinds = -1 // totals are shared evenly where nodes have to be near
+			}
+			switch rapid.IntRange(min(0, kinds), kinds).Draw(t, "topology") {
 			case 0:
 				spec.Topology = job.Topology{Switches: rapid.IntRange(1, 2).Draw(t, "switches"), Wait: job.Forever}
 			case 1:
@@ -186,7 +214,7 @@ func TestOracle(t *testing.T) {
 			set := uint(0)
 			for _, p := range picks {
 				set |= 1 << p.node
-				if !o.fits(r.spec, int(p.node), start) {
+				if low := o.low(r.spec, int(p.node), start); !o.fits(r.spec, int(p.node), start) || !low.holds(&p.v) {
 					t.Fatalf("job %v does not fit on node %d at %d", r.id, p.node, start)
 				}
 			}
@@ -198,7 +226,7 @@ func TestOracle(t *testing.T) {
 					t.Fatalf("job %v could start at %d, and is planned at %d", r.id, at, start)
 				}
 			}
-			if r.state == job.Running {
+			if r.state == job.Running && total(r.spec) == 0 {
 				cases++
 				if _, fewest := o.possible(r.spec, 1); o.spread(r.spec, set) == fewest {
 					spread++
@@ -206,11 +234,15 @@ func TestOracle(t *testing.T) {
 					worse = append(worse, r.spec.Topology)
 				}
 			}
+			given := 0
 			for _, p := range picks {
-				v, _ := o.need(r.spec, int(p.node))
+				given += int(p.v[slotGRES] + p.v[slotGRES+1])
 				for at := start; at < start+int(r.spec.TimeLimit); at++ {
-					o.free[p.node][at].sub(&v)
+					o.free[p.node][at].sub(&p.v)
 				}
+			}
+			if n := total(r.spec); n > 0 && given != n {
+				t.Fatalf("job %v has %d GPUs, not %d", r.id, given, n)
 			}
 		}
 	})

@@ -182,14 +182,42 @@ func (s *Scheduler) ownClock(c *clock) *timers {
 
 func (h *timers) push(t timer) {
 	*h = append(*h, t)
-	s := *h
-	for i := len(s) - 1; i > 0; {
+	h.up(len(*h) - 1)
+}
+
+// up moves timer i to where it belongs.
+func (h timers) up(i int) {
+	for i > 0 {
 		p := (i - 1) / 2
-		if !s[i].before(s[p]) {
+		if !h[i].before(h[p]) {
 			break
 		}
-		s[i], s[p] = s[p], s[i]
+		h[i], h[p] = h[p], h[i]
 		i = p
+	}
+}
+
+// down is the opposite of up.
+func (h timers) down(i int) {
+	for {
+		c := 2*i + 1
+		if c >= len(h) {
+			break
+		}
+		if c+1 < len(h) && h[c+1].before(h[c]) {
+			c++
+		}
+		if !h[c].before(h[i]) {
+			break
+		}
+		h[i], h[c] = h[c], h[i]
+		i = c
+	}
+}
+
+func (h timers) heapify() {
+	for i := len(h)/2 - 1; i >= 0; i-- {
+		h.down(i)
 	}
 }
 
@@ -199,19 +227,6 @@ func (h *timers) pop() timer {
 	s[0] = s[len(s)-1]
 	s = s[:len(s)-1]
 	*h = s
-	for i := 0; ; {
-		c := 2*i + 1
-		if c >= len(s) {
-			break
-		}
-		if c+1 < len(s) && s[c+1].before(s[c]) {
-			c++
-		}
-		if !s[c].before(s[i]) {
-			break
-		}
-		s[i], s[c] = s[c], s[i]
-		i = c
-	}
+	s.down(0)
 	return top
 }

@@ -27,6 +27,7 @@ type placement struct {
 type cand struct {
 	node int32
 	cell int16 // index into the option's cells
+	far  bool  // it has not the image that is wanted
 }
 
 // placeNow finds the best place at which a job with limit d could start now: one that it
@@ -49,6 +50,9 @@ func (s *Scheduler) placeNow(c *class, o *option, d job.Duration) ([]pick, bool)
 
 // placeIn is placeNow among the cells of an option.
 func (s *Scheduler) placeIn(c *class, o *option, d job.Duration) ([]pick, bool) {
+	if o.total != nil {
+		return s.shareOut(o, s.givers(o, s.now, d))
+	}
 	if o.nodes == 1 && o.most == 1 && len(o.must) == 0 && len(o.counts) == 0 && c.spec.Topology.Segment == 0 && !c.spec.Topology.Block {
 		return s.placeOne(c, o, d)
 	}
@@ -63,8 +67,12 @@ func (s *Scheduler) placeIn(c *class, o *option, d job.Duration) ([]pick, bool) 
 
 func (s *Scheduler) picks(o *option, chosen []cand) []pick {
 	picks := make([]pick, len(chosen))
+	uneven := o.uneven(len(chosen))
 	for i, x := range chosen {
 		picks[i] = pick{x.node, o.cells[x.cell].v}
+		if uneven {
+			picks[i].v = o.trimmed(s, picks[i], i, len(chosen))
+		}
 	}
 	return picks
 }
@@ -86,7 +94,11 @@ func (s *Scheduler) placeOne(c *class, o *option, d job.Duration) ([]pick, bool)
 			n := &o.cells[i]
 			cell := s.cells[n.cell]
 			if node := s.bestFit(c, o, cell, n, d); node >= 0 {
-				if l := s.nodes[node].free[cell.kind.prim] - n.v[cell.kind.prim]; l < left {
+				l := s.nodes[node].free[cell.kind.prim] - n.v[cell.kind.prim]
+				if o.twins {
+					l = cell.kind.left(&s.nodes[node].free, &n.v)
+				}
+				if l < left {
 					best, left = pick{node, n.v}, l
 				}
 			}
@@ -157,6 +169,10 @@ func (s *Scheduler) freshNode(o *option, cell *cell, n *need, d job.Duration) in
 	}
 }
 
+func (s *Scheduler) far(o *option, i int32) bool {
+	return o.spec.Image != "" && !s.hasImage(i, o.spec.Image)
+}
+
 func (s *Scheduler) hasImage(i int32, image string) bool {
 	_, ok := slices.BinarySearch(s.nodes[i].images, image)
 	return ok
@@ -182,20 +198,58 @@ func (s *Scheduler) gather(o *option, d job.Duration) []cand {
 		s.set = set
 		each(set, func(pos int32) bool {
 			if i := cell.nodes[pos]; !o.excludes(i) && s.freeNow(i, &n.v, d) {
-				all = append(all, cand{i, int16(x)})
+				all = append(all, cand{i, int16(x), s.far(o, i)})
 			}
 			return true
 		})
 	}
 	if len(o.cells) > 1 {
-		s.sortCands(all)
+		all = s.sortCands(all)
 	}
 	s.cands = all
 	return all
 }
 
-func (s *Scheduler) sortCands(all []cand) {
-	slices.SortFunc(all, func(a, b cand) int { return cmp.Compare(s.net.order[a.node], s.net.order[b.node]) })
+// sortCands puts nodes into the order of the topology: as a set of places there they are.
+// One that can be had in several ways is left with the first.
+func (s *Scheduler) sortCands(all []cand) []cand {
+	if words := (len(s.net.order) + 63) / 64; len(all) > 16+words/16 {
+		return s.sorted.sort(all, s.net.order, words)
+	}
+	slices.SortFunc(all, func(a, b cand) int {
+		if a.node != b.node {
+			return cmp.Compare(s.net.order[a.node], s.net.order[b.node])
+		}
+		return cmp.Compare(a.cell, b.cell)
+	})
+	return slices.CompactFunc(all, func(a, b cand) bool { return a.node == b.node })
+}
+
+// sorted is a set of nodes by their place in the topology, empty between uses.
+type sorted struct {
+	set  []uint64
+	cand []cand // by place
+}
+
+func (x *sorted) sort(all []cand, order []int32, words int) []cand {
+	if len(x.set) < words {
+		x.set, x.cand = make([]uint64, words), make([]cand, 64*words)
+	}
+	for _, c := range all {
+		at := order[c.node]
+		if bit := uint64(1) << (at % 64); x.set[at/64]&bit == 0 || c.cell < x.cand[at].cell {
+			x.set[at/64] |= bit
+			x.cand[at] = c
+		}
+	}
+	i := 0
+	each(x.set[:words], func(at int32) bool {
+		all[i] = x.cand[at]
+		i++
+		return true
+	})
+	clear(x.set[:words])
+	return all[:i]
 }
 
 // choose picks k of the nodes, as near to each other as can be, so that what is left over
@@ -205,9 +259,12 @@ func (s *Scheduler) choose(c *class, o *option, cands []cand, k int) ([]cand, bo
 		return nil, false
 	}
 	topo := c.topology()
+	s.costly = s.weighted || c.spec.Image != ""
 	var chosen []cand
 	var ok bool
 	switch {
+	case c.spec.Contiguous:
+		chosen, ok = s.chooseRun(o, cands, k)
 	case len(o.must) > 0 || len(o.counts) > 0:
 		chosen, ok = s.chooseGiven(o, cands, k)
 	case topo.Segment > 0:
@@ -223,8 +280,6 @@ func (s *Scheduler) choose(c *class, o *option, cands []cand, k int) ([]cand, bo
 				chosen = near
 			}
 		}
-	case c.spec.Contiguous:
-		chosen, ok = s.chooseRun(cands, k)
 	default:
 		chosen, ok = s.climb(cands, k), true
 	}
@@ -233,7 +288,8 @@ func (s *Scheduler) choose(c *class, o *option, cands []cand, k int) ([]cand, bo
 	}
 	s.sortCands(chosen)
 	if topo.Segment > 0 || topo.Block {
-		slices.SortStableFunc(chosen, func(a, b cand) int { return cmp.Compare(s.net.block[a.node], s.net.block[b.node]) })
+		block := s.net.blocksOf(topo.Segment, s.network.BlockSizes)
+		slices.SortStableFunc(chosen, func(a, b cand) int { return cmp.Compare(block[a.node], block[b.node]) })
 	}
 	return chosen, true
 }
@@ -269,11 +325,42 @@ func tightest(all []run, k int) int {
 func (s *Scheduler) climb(cands []cand, k int) []cand {
 	for level := range s.net.levels {
 		all := runs(cands, s.net.domain[level], nil)
-		if i := tightest(all, k); i >= 0 {
+		if i := s.cheapest(cands, all, tightest(all, k), k); i >= 0 {
 			return s.pack(nil, cands[all[i].lo:all[i].hi], k, level)
 		}
 	}
 	return s.pack(nil, cands, k, s.net.levels)
+}
+
+// cheapest is of the runs that are as long as run i the one whose k best nodes weigh least,
+// and then have the image most often.
+func (s *Scheduler) cheapest(cands []cand, all []run, i, k int) int {
+	if i < 0 || !s.costly {
+		return i
+	}
+	best, least := i, s.costOf(cands[all[i].lo:all[i].hi], k)
+	for j := i + 1; j < len(all); j++ {
+		if all[j].hi-all[j].lo != all[i].hi-all[i].lo {
+			continue
+		}
+		if c := s.costOf(cands[all[j].lo:all[j].hi], k); c < least {
+			best, least = j, c
+		}
+	}
+	return best
+}
+
+// costOf is the weight of the k best nodes, and in its last digits how many of them have
+// not the image.
+func (s *Scheduler) costOf(cands []cand, k int) int64 {
+	cost := int64(0)
+	for _, c := range s.bestOf(cands, k) {
+		cost += int64(s.nodes[c.node].spec.Weight) << 24
+		if c.far {
+			cost++
+		}
+	}
+	return cost
 }
 
 // pack takes k of the nodes below one switch of a level: whole children first, the largest
@@ -288,19 +375,20 @@ func (s *Scheduler) pack(to, cands []cand, k, level int) []cand {
 	all := runs(cands, s.net.domain[level-1], nil)
 	slices.SortStableFunc(all, func(a, b run) int { return (b.hi - b.lo) - (a.hi - a.lo) })
 	for k > 0 {
-		i := tightest(all, k)
-		if i >= 0 {
+		if i := s.cheapest(cands, all, tightest(all, k), k); i >= 0 {
 			return s.pack(to, cands[all[i].lo:all[i].hi], k, level-1)
 		}
-		to = append(to, cands[all[0].lo:all[0].hi]...)
-		k -= all[0].hi - all[0].lo
-		all = all[1:]
+		n := all[0].hi - all[0].lo
+		i := s.cheapest(cands, all, 0, n)
+		to = append(to, cands[all[i].lo:all[i].hi]...)
+		k -= n
+		all = slices.Delete(all, i, i+1)
 	}
 	return to
 }
 
-// bestOf takes k nodes below one leaf: those with the least weight, and with the least
-// left over.
+// bestOf takes k nodes: those with the least weight, of these those with the least left
+// over, and of these those that have the image.
 func (s *Scheduler) bestOf(cands []cand, k int) []cand {
 	sorted := slices.Clone(cands)
 	slices.SortStableFunc(sorted, func(a, b cand) int {
@@ -314,7 +402,13 @@ func (s *Scheduler) bestOf(cands []cand, k int) []cand {
 			}
 			return 1
 		}
-		return cmp.Compare(x.place.bucket, y.place.bucket)
+		if x.place.bucket != y.place.bucket || a.far == b.far {
+			return cmp.Compare(x.place.bucket, y.place.bucket)
+		}
+		if b.far {
+			return -1
+		}
+		return 1
 	})
 	return sorted[:k]
 }
@@ -329,7 +423,7 @@ func (s *Scheduler) leaves(cands []cand) int {
 func (s *Scheduler) chooseBelow(cands []cand, k, level int) ([]cand, bool) {
 	for l := range level + 1 {
 		all := runs(cands, s.net.domain[l], nil)
-		if i := tightest(all, k); i >= 0 {
+		if i := s.cheapest(cands, all, tightest(all, k), k); i >= 0 {
 			return s.pack(nil, cands[all[i].lo:all[i].hi], k, l), true
 		}
 	}
@@ -339,9 +433,10 @@ func (s *Scheduler) chooseBelow(cands []cand, k, level int) ([]cand, bool) {
 // chooseBlocks takes groups of seg nodes, each within a block, from as few blocks as can
 // be. If k is no multiple of seg the last group is smaller.
 func (s *Scheduler) chooseBlocks(cands []cand, k, seg int) ([]cand, bool) {
-	in := slices.DeleteFunc(slices.Clone(cands), func(c cand) bool { return s.net.block[c.node] < 0 })
-	slices.SortStableFunc(in, func(a, b cand) int { return cmp.Compare(s.net.block[a.node], s.net.block[b.node]) })
-	all := runs(in, s.net.block, nil)
+	block := s.net.blocksOf(seg, s.network.BlockSizes)
+	in := slices.DeleteFunc(slices.Clone(cands), func(c cand) bool { return block[c.node] < 0 })
+	slices.SortStableFunc(in, func(a, b cand) int { return cmp.Compare(block[a.node], block[b.node]) })
+	all := runs(in, block, nil)
 	slices.SortStableFunc(all, func(a, b run) int { return (b.hi - b.lo) - (a.hi - a.lo) })
 	var chosen []cand
 	for k > 0 {
@@ -362,16 +457,32 @@ func (s *Scheduler) chooseBlocks(cands []cand, k, seg int) ([]cand, bool) {
 	return chosen, true
 }
 
-// chooseRun takes nodes that follow each other.
-func (s *Scheduler) chooseRun(cands []cand, k int) ([]cand, bool) {
+// chooseRun takes nodes that follow each other in the order of the topology, those that
+// are asked for by name among them: from the shortest run that has so many.
+func (s *Scheduler) chooseRun(o *option, cands []cand, k int) ([]cand, bool) {
 	best, length := -1, 0
+	var first, last int32 // of those that are asked for
+	for i, n := range o.must {
+		at := s.net.order[n]
+		if first = min(first, at); i == 0 {
+			first = at
+		}
+		last = max(last, at)
+	}
 	for lo := 0; lo < len(cands); {
 		hi := lo + 1
 		for hi < len(cands) && s.net.order[cands[hi].node] == s.net.order[cands[hi-1].node]+1 {
 			hi++
 		}
-		if hi-lo >= k && (best < 0 || hi-lo < length) {
-			best, length = lo, hi-lo
+		from := lo
+		if len(o.must) > 0 { // as far to the front as takes the last one in
+			for from < hi-k && s.net.order[cands[from+k-1].node] < last {
+				from++
+			}
+		}
+		has := len(o.must) == 0 || hi-from >= k && s.net.order[cands[from].node] <= first && s.net.order[cands[from+k-1].node] >= last
+		if hi-lo >= k && has && (best < 0 || hi-lo < length) {
+			best, length = from, hi-lo
 		}
 		lo = hi
 	}

@@ -24,12 +24,16 @@ type world struct {
 
 func newWorld(t *rapid.T) *world {
 	w := &world{t: t, s: New(), now: 1, said: map[job.ID]job.Time{}}
+	w.s.largePass = 1 // its few jobs would do without gaps
 	n := rapid.IntRange(1, 8).Draw(t, "nodes")
 	var names []string
 	for i := range n {
 		node := job.Node{Name: fmt.Sprintf("n%d", i), CPUs: 8, Switch: fmt.Sprintf("s%d", i/3), Block: fmt.Sprintf("b%d", i/2), Features: []string{"all"}}
-		if rapid.IntRange(0, 3).Draw(t, "gpus") > 0 {
+		if kind := rapid.IntRange(0, 4).Draw(t, "gpus"); kind > 0 {
 			node.GRES = []job.GRES{{Name: "gpu", Count: 4}}
+			if kind == 1 {
+				node.GRES = []job.GRES{{Name: "gpu", Type: "a", Count: 2}, {Name: "gpu", Type: "b", Count: 3}}
+			}
 			node.Features = append(node.Features, "gpu")
 		}
 		if rapid.IntRange(0, 4).Draw(t, "big") == 0 {
@@ -38,11 +42,12 @@ func newWorld(t *rapid.T) *world {
 		names = append(names, node.Name)
 		w.do(job.NodeSet{Node: node})
 	}
-	w.do(job.PartitionSet{Partition: job.Partition{Name: "p", Nodes: names, Default: true, DefaultTime: 10, MemoryPerCPU: 10}})
+	w.do(job.PartitionSet{Partition: job.Partition{Name: "p", Nodes: names, Default: true, DefaultTime: 10, MemoryPerCPU: 10, DenyUsers: []string{"mallory"}}})
 	w.do(job.PartitionSet{Partition: job.Partition{Name: "q", Nodes: names[:(n+1)/2], Priority: 10, MaxTime: 50, MemoryPerCPU: 10}})
 	w.do(job.Configured{Config: job.Config{
 		Weights: job.Weights{Partition: uint32(rapid.IntRange(0, 1).Draw(t, "weight")) * 1000}, Licenses: []job.License{{Name: "l", Count: 2}},
 		Backfill: job.Backfill(rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "backfill")), MaxRequeue: 2,
+		MinJobAge: job.Duration(rapid.SampledFrom([]int{0, 1, 20}).Draw(t, "age")),
 	}})
 	return w
 }
@@ -67,11 +72,39 @@ func (w *world) decide() {
 	if err := w.s.Check(); err != nil {
 		w.t.Fatal(err)
 	}
+	w.forgotten()
 	if next := w.s.Next(); next <= w.now {
 		for _, e := range w.log {
 			w.t.Logf("%+v", e)
 		}
 		w.t.Fatalf("after a decision at %d the next is at %d", w.now, next)
+	}
+}
+
+// forgotten proves that it cannot be seen whether the memory of what is over was freed,
+// and that nothing is over that may be waited for.
+func (w *world) forgotten() {
+	f := w.s.Fork()
+	f.forget()
+	if err := f.Check(); err != nil {
+		w.t.Fatal(err)
+	}
+	for id := job.ID(1); id <= w.last; id++ {
+		_, a := w.s.Job(id)
+		v, b := f.Job(id)
+		if a != b || b != (f.record(id) != nil) || b && v.State.Done() && f.over(f.record(id)) {
+			w.t.Fatalf("job %v is known: %v; after forgetting: %v", id, a, b)
+		}
+	}
+	for v := range w.s.Pending {
+		if v.Spec.Dependencies == nil || w.s.record(v.ID).met {
+			continue
+		}
+		for _, d := range v.Spec.Dependencies.List {
+			if _, ok := w.s.Job(d.Job); !ok && d.Type != job.Singleton {
+				w.t.Fatalf("job %v waits for job %v, which is forgotten", v.ID, d.Job)
+			}
+		}
 	}
 }
 
@@ -120,7 +153,7 @@ func (w *world) spec() job.Spec {
 		p.MinNodes = rapid.IntRange(1, 3).Draw(t, "n")
 		p.GRES = []job.GRESRequest{{Name: "gpu", Count: int64(rapid.IntRange(1, 4).Draw(t, "gpus")), Per: job.PerNode}}
 	}
-	switch rapid.IntRange(0, 12).Draw(t, "extra") {
+	switch rapid.IntRange(0, 17).Draw(t, "extra") {
 	case 0:
 		p.Topology = job.Topology{Switches: 1, Wait: job.Duration(rapid.IntRange(0, 20).Draw(t, "wait"))}
 	case 1:
@@ -144,6 +177,7 @@ func (w *world) spec() job.Spec {
 			types := []job.DependencyType{job.After, job.AfterAny, job.AfterOK, job.AfterNotOK, job.AfterCorr, job.Singleton}
 			p.Dependencies = &job.Dependencies{List: []job.Dependency{{
 				Type: rapid.SampledFrom(types).Draw(t, "type"), Job: job.ID(rapid.IntRange(1, int(w.last)).Draw(t, "on")),
+				Delay: job.Duration(rapid.IntRange(0, 1).Draw(t, "delay") * 7),
 			}}}
 		}
 	case 9:
@@ -154,6 +188,23 @@ func (w *world) spec() job.Spec {
 	case 11:
 		p.Partitions = []string{"q"}
 		p.TimeMin = 1
+	case 12:
+		p.TimeMin = (p.TimeLimit + 1) / 2
+	case 13:
+		p.Contiguous = true
+	case 14, 15:
+		for i := range p.GRES {
+			p.GRES[i].Per = job.PerJob
+		}
+	case 16:
+		for i := range p.GRES {
+			p.GRES[i].Type = "a"
+		}
+	case 17:
+		if p.GRES = nil; rapid.Bool().Draw(t, "tasks") {
+			p.GRES = []job.GRESRequest{{Name: "gpu", Count: int64(rapid.IntRange(1, 12).Draw(t, "gpus")), Per: job.PerJob}}
+			p.MinNodes, p.Exclusive, p.Tasks = 0, false, rapid.IntRange(0, 6).Draw(t, "n")
+		}
 	}
 	p.Requeue = rapid.Bool().Draw(t, "requeue")
 	p.Nice = int32(rapid.IntRange(0, 20).Draw(t, "nice") / 19)
@@ -170,6 +221,9 @@ func (w *world) step() {
 			w.decide()
 		}
 		w.now = then
+	}
+	if rapid.IntRange(0, 5).Draw(t, "forget") == 0 {
+		w.s.forget()
 	}
 	some := func() job.ID { return job.ID(rapid.IntRange(1, int(w.last)+1).Draw(t, "id")) }
 	switch rapid.IntRange(0, 13).Draw(t, "event") {
@@ -209,6 +263,9 @@ func (w *world) step() {
 		if v, ok := w.s.Job(id); ok {
 			spec := *v.Spec
 			spec.Nice++
+			if rapid.Bool().Draw(t, "free") {
+				spec.Dependencies = nil
+			}
 			if w.do(job.Changed{At: w.now, ID: id, Spec: spec}) {
 				delete(w.said, id)
 			}
@@ -244,9 +301,13 @@ func (w *world) restored() *Scheduler {
 	if err := w.s.Snapshot(&b); err != nil {
 		w.t.Fatal(err)
 	}
-	s, err := Restore(&b)
+	s, err := Restore(bytes.NewReader(b.Bytes()))
 	if err != nil {
 		w.t.Fatal(err)
+	}
+	var again bytes.Buffer
+	if err := s.Snapshot(&again); err != nil || !bytes.Equal(b.Bytes(), again.Bytes()) {
+		w.t.Fatalf("%v; the snapshot of what was restored is another one", err)
 	}
 	return s
 }

@@ -28,6 +28,7 @@ type record struct {
 	state      job.State
 	held       uint8
 	never      bool // its dependencies will never be met
+	met        bool // they were when it first started, and are not asked again
 	queued     bool
 	key        key
 	queueLimit job.Duration // under which it is in its queue
@@ -76,12 +77,17 @@ func (s *Scheduler) index(id job.ID) int {
 	return i
 }
 
-// find looks a job up. Ids mostly have no gaps, so the first guess is mostly right.
+// find looks a job up. Ids mostly have no gaps but where jobs are forgotten, so the first
+// guesses are mostly right.
 func (s *Scheduler) find(id job.ID) (int, bool) {
 	if len(s.jobs) == 0 || id < s.jobs[0].id {
 		return 0, false
 	}
 	if i := int(id - s.jobs[0].id); i < len(s.jobs) && s.jobs[i].id == id {
+		return i, true
+	}
+	last := len(s.jobs) - 1
+	if i := last - int(int64(s.jobs[last].id)-int64(id)); 0 <= i && i <= last && s.jobs[i].id == id {
 		return i, true
 	}
 	return slices.BinarySearchFunc(s.jobs, id, func(r *record, id job.ID) int { return int(int64(r.id) - int64(id)) })
@@ -96,33 +102,33 @@ func (s *Scheduler) record(id job.ID) *record {
 
 // ownJob makes job i changeable.
 func (s *Scheduler) ownJob(i int) *record {
-	r := s.jobs[i]
-	if r.tok != s.tok {
-		c := *r
-		c.tok = s.tok
-		c.dependents = slices.Clip(r.dependents)
-		if s.jobsTok != s.tok {
-			s.jobs, s.jobsTok = slices.Clone(s.jobs), s.tok
-		}
-		s.jobs[i] = &c
-		return &c
+	if r := s.jobs[i]; r.tok == s.tok {
+		return r
 	}
+	r := owned(&s.jobs, &s.jobsTok, i, s.tok)
+	r.tok, r.dependents = s.tok, slices.Clip(r.dependents)
 	return r
 }
 
+// ownArray makes array i changeable.
 func (s *Scheduler) ownArray(i int32) *array {
-	a := s.arrays[i]
-	if a.tok != s.tok {
-		c := *a
-		c.tok = s.tok
-		c.dependents = slices.Clip(a.dependents)
-		if s.arraysTok != s.tok {
-			s.arrays, s.arraysTok = slices.Clone(s.arrays), s.tok
-		}
-		s.arrays[i] = &c
-		return &c
+	if a := s.arrays[i]; a.tok == s.tok {
+		return a
 	}
+	a := owned(&s.arrays, &s.arraysTok, int(i), s.tok)
+	a.tok, a.dependents = s.tok, slices.Clip(a.dependents)
 	return a
+}
+
+// owned puts a copy in the place of element i of a list, which is copied before if it is
+// shared with a fork.
+func owned[T any](list *[]*T, listTok **token, i int, tok *token) *T {
+	if *listTok != tok {
+		*list, *listTok = slices.Clone(*list), tok
+	}
+	c := *(*list)[i]
+	(*list)[i] = &c
+	return &c
 }
 
 // keyOf is a job's place in the order. The age that counts is since the job could start,
@@ -137,10 +143,21 @@ func (s *Scheduler) keyOf(r *record) key {
 	} else {
 		k.prio = s.base(r) << 10
 	}
-	hi, lo := bits.Mul64(uint64(s.config.Weights.Age)<<10, uint64(max(0, r.eligible)))
-	q, _ := bits.Div64(hi, lo, uint64(s.maxAge()))
-	k.prio -= int64(q)
+	k.prio -= share(uint64(s.config.Weights.Age)<<10, uint64(max(0, r.eligible)), uint64(s.maxAge()))
 	return k
+}
+
+// share is weight*part/whole, at most 2^61. Where the most is reached, as with a large
+// weight and an age of seconds, jobs are told apart by their order alone, which is that of
+// their ages.
+func share(weight, part, whole uint64) int64 {
+	const most = 1 << 61
+	hi, lo := bits.Mul64(weight, part)
+	if hi >= whole {
+		return most
+	}
+	q, _ := bits.Div64(hi, lo, whole)
+	return int64(min(q, most))
 }
 
 func (s *Scheduler) maxAge() job.Duration {
@@ -157,6 +174,9 @@ func (s *Scheduler) base(r *record) int64 {
 	if w.Partition > 0 {
 		most, of := int64(1), int64(0)
 		for i := range s.parts {
+			if s.parts[i].gone {
+				continue
+			}
 			most = max(most, int64(s.parts[i].spec.Priority))
 		}
 		for _, p := range s.partitionsOf(r.spec) {
@@ -165,13 +185,38 @@ func (s *Scheduler) base(r *record) int64 {
 		points += int64(w.Partition) * of / most
 	}
 	if w.Size > 0 {
-		n, all := int64(max(1, r.spec.MinNodes)), int64(max(1, len(s.nodes)))
-		if w.FavorSmall {
-			n = max(0, all-n)
-		}
-		points += int64(w.Size) * min(n, all) / all
+		points += int64(w.Size) * s.sizeOf(r.spec) >> 20
 	}
 	return points - int64(r.spec.Nice)*int64(max(1, w.Nice))
+}
+
+// sizeOf is Slurm's job size factor, of 1<<20: the mean of the parts of all nodes and of all
+// CPUs that a job asks for.
+func (s *Scheduler) sizeOf(spec *job.Spec) int64 {
+	nodes := int64(max(1, spec.MinNodes))
+	tasks := max(1, int64(spec.Tasks), mul(nodes, int64(spec.TasksPerNode)))
+	cpus := max(nodes, mul(tasks, int64(max(1, spec.CPUsPerTask))))
+	factor := (min(nodes, s.size.nodes)<<20/max(1, s.size.nodes) + min(cpus, s.size.cpus)<<20/max(1, s.size.cpus)) / 2
+	if s.config.Weights.FavorSmall {
+		return 1<<20 - factor
+	}
+	return factor
+}
+
+// clusterSize is how much there is of all nodes.
+type clusterSize struct{ nodes, cpus int64 }
+
+// measure takes over the size of the cluster, and what else places in queues follow from.
+func (s *Scheduler) measure() {
+	s.size, s.weighted = clusterSize{}, false
+	for _, n := range s.nodes {
+		if !n.gone {
+			s.weighted = s.weighted || n.spec.Weight != s.nodes[0].spec.Weight
+			s.size.nodes++
+			s.size.cpus += int64(n.total[slotCPU])
+		}
+	}
+	s.reorder()
 }
 
 // priority is as Slurm shows it.
@@ -185,9 +230,7 @@ func (s *Scheduler) priority(r *record) uint32 {
 	p := s.base(r)
 	if r.eligible > 0 {
 		age := min(s.now.Sub(r.eligible), s.maxAge())
-		hi, lo := bits.Mul64(uint64(s.config.Weights.Age), uint64(max(0, age)))
-		q, _ := bits.Div64(hi, lo, uint64(s.maxAge()))
-		p += int64(q)
+		p += share(uint64(s.config.Weights.Age), uint64(max(0, age)), uint64(s.maxAge()))
 	}
 	return uint32(min(max(p, 1), 1<<32-1))
 }
@@ -246,6 +289,8 @@ func checkSpec(p *job.Spec) (why, nearest string) {
 		return fmt.Sprintf("%d tasks do not fit on %d nodes with %d on each", p.Tasks, p.MaxNodes, p.TasksPerNode), fmt.Sprintf("--nodes=%d", (p.Tasks+p.TasksPerNode-1)/p.TasksPerNode)
 	case p.Topology.Segment > 0 && p.MinNodes > 0 && p.MinNodes%p.Topology.Segment != 0:
 		return fmt.Sprintf("%d nodes are no multiple of segments of %d", p.MinNodes, p.Topology.Segment), fmt.Sprintf("--nodes=%d", (p.MinNodes/p.Topology.Segment+1)*p.Topology.Segment)
+	case p.Contiguous && (p.Topology != job.Topology{} || hasCounts(p.Constraint)):
+		return "--contiguous with --switches, --segment, a level of topology or counts of features is not supported", "--contiguous without them"
 	case p.MaxNodes > 0 && len(p.NodeList) > p.MaxNodes, p.MinNodes > 0 && p.MaxNodes == 0 && len(p.NodeList) > p.MinNodes:
 		return fmt.Sprintf("%d nodes are named, more than it asks for", len(p.NodeList)), fmt.Sprintf("--nodes=%d", len(p.NodeList))
 	case p.Deadline > 0 && p.Begin > 0 && p.Deadline <= p.Begin:
@@ -267,6 +312,8 @@ func checkAmounts(p *job.Spec) (why, nearest string) {
 		switch {
 		case g.Name == "" || g.Count < 0 || g.Count > 1<<31-1:
 			return fmt.Sprintf("%d of the generic resource %q", g.Count, g.Name), "--gres=gpu:1"
+		case g.Per == job.PerJob && g.Count > 0 && g.Count < int64(p.MinNodes):
+			return fmt.Sprintf("%d %s in all are fewer than %d nodes", g.Count, gresName(g.Name, g.Type), p.MinNodes), fmt.Sprintf("--nodes=%d", g.Count)
 		case g.Per != job.PerJob && g.Per != job.PerNode && g.Per != job.PerTask && g.Per != job.PerSocket:
 			return "a generic resource is not per job, node, task or socket", "--gpus-per-node"
 		}
@@ -289,6 +336,10 @@ func checkAmounts(p *job.Spec) (why, nearest string) {
 		}
 	}
 	return checkConstraint(p.Constraint, 0), ""
+}
+
+func hasCounts(c *job.Constraint) bool {
+	return c != nil && (c.Count > 0 || slices.ContainsFunc(slices.Concat(c.And, c.Or, c.OneOf), hasCounts))
 }
 
 func checkConstraint(c *job.Constraint, depth int) string {

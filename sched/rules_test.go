@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -406,5 +407,153 @@ func TestWhatIf(t *testing.T) {
 	}
 	if v, _ := s.Job(1); v.State != job.Running {
 		t.Error("the scheduler itself has changed")
+	}
+}
+
+// restored is what a snapshot of s gives back.
+func restored(t testing.TB, s *Scheduler) *Scheduler {
+	t.Helper()
+	var b bytes.Buffer
+	if err := s.Snapshot(&b); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Restore(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestAfterArray: "after" an array, and minutes later, counts from the start of its last
+// task, or from when that was cancelled.
+func TestAfterArray(t *testing.T) {
+	s := cluster(t, 1, 1)
+	p := gpus(1, 8, 100)
+	p.Array = &job.Array{Tasks: []job.Range{{First: 0, Last: 2, Step: 1}}}
+	apply(t, s, job.Submitted{At: 1, ID: 1, Spec: p})
+	later := job.Spec{MinNodes: 1, TimeLimit: job.Hour, Dependencies: &job.Dependencies{List: []job.Dependency{{Type: job.After, Job: 1, Delay: job.Minute}}}}
+	apply(t, s, job.Submitted{At: 1, ID: 4, Spec: later})
+	decide(t, s, 1)
+	apply(t, s, job.Ended{At: 50, ID: 1, State: job.Completed})
+	decide(t, s, 50)
+	want(t, s, "1:COMPLETED 2:RUNNING 3:PENDING(Resources) 4:PENDING(Dependency)")
+	apply(t, s, job.Cancelled{At: 70, ID: 3})
+	s = restored(t, s)
+	decide(t, s, 70+60000-1)
+	want(t, s, "1:COMPLETED 2:RUNNING 3:CANCELLED 4:PENDING(Dependency)")
+	if s.Next() != 70+60000 {
+		t.Errorf("next is %d", s.Next())
+	}
+	apply(t, s, job.Ended{At: 70 + 60000, ID: 2, State: job.Completed})
+	decide(t, s, 70+60000)
+	want(t, s, "1:COMPLETED 2:COMPLETED 3:CANCELLED 4:RUNNING")
+}
+
+// TestContiguous: nodes that follow each other, those asked for by name among them, from
+// the shortest run that does; a hole in the way is waited out.
+func TestContiguous(t *testing.T) {
+	s := cluster(t, 8, 4)
+	one := gpus(1, 8, 100)
+	one.NodeList = []string{"n0002"}
+	apply(t, s, job.Submitted{At: 1, ID: 1, Spec: one})
+	decide(t, s, 1)
+	for i, c := range []struct {
+		nodes int
+		named string
+		want  string
+	}{
+		{2, "", "n0000 n0001"}, // the shortest run
+		{3, "", "n0003 n0004 n0005"},
+		{3, "n0006", "n0004 n0005 n0006"},
+		{2, "n0007", "n0006 n0007"},
+		{5, "", "n0003 n0004 n0005 n0006 n0007"},
+		{6, "", ""},
+		{2, "n0003", "n0003 n0004"},
+	} {
+		p := gpus(c.nodes, 8, 50)
+		p.Contiguous = true
+		if c.named != "" {
+			p.NodeList = []string{c.named}
+		}
+		id := job.ID(i + 2)
+		apply(t, s, job.Submitted{At: 1, ID: id, Spec: p})
+		decide(t, s, 1)
+		v, _ := s.Job(id)
+		if got := nodesOf(v); got != c.want {
+			t.Errorf("%d nodes, %s among them: %q, not %q", c.nodes, c.named, got, c.want)
+		}
+		if c.want == "" {
+			if v.Expected != 101 {
+				t.Errorf("job %v is expected at %d, not when the hole is gone", id, v.Expected)
+			}
+			apply(t, s, job.Cancelled{At: 1, ID: id})
+			continue
+		}
+		apply(t, s, job.Ended{At: 1, ID: id, State: job.Completed})
+	}
+	both := gpus(2, 8, 50)
+	both.Contiguous, both.Topology.Segment = true, 2
+	if err := s.Apply(job.Submitted{At: 1, ID: 20, Spec: both}); err == nil || !strings.Contains(err.Error(), "--contiguous with") {
+		t.Errorf("%v", err)
+	}
+	far := gpus(2, 8, 50)
+	far.Contiguous, far.NodeList = true, []string{"n0000", "n0005"}
+	if err := s.Apply(job.Submitted{At: 1, ID: 20, Spec: far}); err == nil || !strings.Contains(err.Error(), "not near enough") {
+		t.Errorf("%v", err)
+	}
+}
+
+// nodesOf is the nodes that a job has, by rising rank.
+func nodesOf(v JobView) string {
+	var all []string
+	for _, n := range v.Allocation.Nodes {
+		all = append(all, n.Node)
+	}
+	return strings.Join(all, " ")
+}
+
+// TestTimeMin: a job's limit is shortened, no further than it lets it be, so that it can
+// start in a gap: now, or at a later time that is promised. One that need not be is not.
+func TestTimeMin(t *testing.T) {
+	s := cluster(t, 4, 4)
+	min := func(limit, least job.Duration) job.Spec {
+		p := gpus(1, 8, limit)
+		p.TimeMin = least
+		return p
+	}
+	// As Slurm 22.05 does: three of four nodes are in use, the next job needs all four.
+	for i, p := range []job.Spec{
+		gpus(3, 8, 100),                         // 1: to 101
+		gpus(4, 8, 50),                          // 2: from 101 to 151
+		min(60*job.Second, 30),                  // 3: in the gap, to 101
+		min(60*job.Second, 101),                 // 4: after 2
+		min(100, 10),                            // 5: after 2 too, no need to shorten it
+		gpus(4, 8, 1000),                        // 6: after 4 and 5
+		{MinNodes: 2, TimeMin: 5, TimeLimit: 9}, // 7: now
+	} {
+		if i == 6 {
+			p.Exclusive = true
+		}
+		apply(t, s, job.Submitted{At: 1, ID: job.ID(i + 1), Spec: p})
+	}
+	decide(t, s, 1)
+	limit := func(id job.ID) (job.Time, job.Duration) {
+		r := s.record(id)
+		if r.state == job.Running {
+			return r.start, r.limit
+		}
+		return r.plan.start, r.plan.end.Sub(r.plan.start)
+	}
+	for id, want := range map[job.ID][2]int64{
+		1: {1, 100}, 2: {101, 50}, 3: {1, 100}, 4: {151, 60000}, 5: {151, 100}, 6: {60151, 1000}, 7: {151, 9},
+	} {
+		if start, d := limit(id); int64(start) != want[0] || int64(d) != want[1] {
+			t.Errorf("job %v starts at %d for %d, not at %d for %d", id, start, d, want[0], want[1])
+		}
+	}
+	apply(t, s, job.Ended{At: 90, ID: 1, State: job.Completed})
+	decide(t, s, 90)
+	if start, d := limit(5); start != 90 || d != 11 {
+		t.Errorf("job 5 starts at %d for %d", start, d)
 	}
 }

@@ -80,7 +80,7 @@ func (s *Scheduler) start(i int, alloc *job.Allocation, picks []pick, licenses [
 	s.unplan(i, true)
 	r := s.ownJob(i)
 	s.ownClass(r.class).queue.remove(r.key, s.tok)
-	r.queued, r.promise, r.breach = false, 0, ""
+	r.queued, r.promise, r.breach, r.met = false, 0, "", true
 	r.state, r.start, r.end, r.limit = job.Running, s.now, 0, alloc.Limit
 	r.alloc, r.picks, r.licenses, r.attempt = alloc, picks, licenses, attempt
 	r.ends = s.now.Add(max(1, alloc.Limit))
@@ -104,12 +104,16 @@ func (s *Scheduler) start(i int, alloc *job.Allocation, picks []pick, licenses [
 
 // useDevices marks devices as in use, or as free.
 func (s *Scheduler) useDevices(n *node, devices []job.Devices, use bool) {
+	has := n.spec.GRES
+	if !s.stale && n.place.cell >= 0 {
+		has = s.cells[n.place.cell].kind.spec.GRES // the same, and nearer
+	}
 	for d := range devices {
 		if devices[d].Mask == 0 {
 			continue
 		}
-		for g := range n.spec.GRES {
-			if n.spec.GRES[g].Name == devices[d].Name && n.spec.GRES[g].Type == devices[d].Type {
+		for g := range has {
+			if has[g].Name == devices[d].Name && has[g].Type == devices[d].Type {
 				if use {
 					n.used[g] |= devices[d].Mask
 				} else {
@@ -172,15 +176,17 @@ func (s *Scheduler) finish(i int, st job.State, exit int) {
 }
 
 func (s *Scheduler) end(e job.Ended) error {
-	what := "end job " + e.ID.String()
-	i, ok := s.find(e.ID)
+	i, ok := s.lookup(e.ID)
+	refuse := func(why, nearest string) error {
+		return &Refused{Event: "end job " + e.ID.String(), Why: why, Nearest: nearest}
+	}
 	switch {
 	case !ok:
-		return &Refused{Event: what, Why: "there is no such job"}
+		return refuse("there is no such job", "")
 	case s.jobs[i].state != job.Running && s.jobs[i].state != job.Completing:
-		return &Refused{Event: what, Why: "it is " + s.jobs[i].state.String() + ", not RUNNING"}
+		return refuse("it is "+s.jobs[i].state.String()+", not RUNNING", "")
 	case !e.State.Done() || e.State > job.Preempted:
-		return &Refused{Event: what, Why: e.State.String() + " is no state of an ended job", Nearest: "COMPLETED"}
+		return refuse(e.State.String()+" is no state of an ended job", "COMPLETED")
 	}
 	st := e.State
 	if s.jobs[i].state == job.Completing {
@@ -193,7 +199,7 @@ func (s *Scheduler) end(e job.Ended) error {
 
 func (s *Scheduler) cancel(e job.Cancelled) error {
 	what := "cancel job " + e.ID.String()
-	i, ok := s.find(e.ID)
+	i, ok := s.lookup(e.ID)
 	if !ok {
 		return &Refused{Event: what, Why: "there is no such job"}
 	}
@@ -240,7 +246,7 @@ func (s *Scheduler) releaseHold(e job.Released) error {
 
 func (s *Scheduler) requeue(e job.Requeue) error {
 	what := "requeue job " + e.ID.String()
-	i, ok := s.find(e.ID)
+	i, ok := s.lookup(e.ID)
 	if !ok {
 		return &Refused{Event: what, Why: "there is no such job"}
 	}
@@ -250,6 +256,11 @@ func (s *Scheduler) requeue(e job.Requeue) error {
 	case !st.Done():
 		s.again(i, e.Hold)
 		return nil
+	}
+	if r := s.jobs[i]; !r.met {
+		if why := s.checkDependencies(r.spec, r.id); why != "" {
+			return &Refused{Event: what, Why: why}
+		}
 	}
 	r := s.ownJob(i)
 	if r.array >= 0 {
@@ -377,15 +388,18 @@ func (s *Scheduler) shareOf(n *node, share *job.NodeShare) (vec, bool) {
 
 // allocate makes an allocation of picks: which devices, and how many tasks on each node.
 func (s *Scheduler) allocate(r *record, o *option, picks []pick, limit job.Duration) *job.Allocation {
-	alloc := &job.Allocation{Partition: s.parts[o.part].spec.Name, Nodes: make([]job.NodeShare, len(picks)), Limit: limit}
+	alloc, all := newAllocation(len(picks))
+	alloc.Partition, alloc.Limit = s.parts[o.part].spec.Name, limit
 	tasks, rest := max(1, r.spec.TasksPerNode), 0
 	if r.spec.Tasks > 0 {
 		tasks, rest = r.spec.Tasks/len(picks), r.spec.Tasks%len(picks)
 	}
-	var all []job.Devices
 	for k := range picks {
 		n, v := s.nodes[picks[k].node], &picks[k].v
 		share := &alloc.Nodes[k]
+		if o.total != nil && r.spec.Tasks > 0 {
+			tasks, rest = o.tasksAt(s, picks, k), 0
+		}
 		*share = job.NodeShare{Node: n.spec.Name, Tasks: tasks, CPUs: int(v[slotCPU]), Memory: int64(v[slotMemory])}
 		if k < rest {
 			share.Tasks++
@@ -400,12 +414,24 @@ func (s *Scheduler) allocate(r *record, o *option, picks []pick, limit job.Durat
 			if a := s.cells[n.place.cell].kind.devices[g]; a != nil {
 				d.Mask = a.pick(n.used[g], int(count))
 			}
-			if all == nil {
-				all = make([]job.Devices, 0, len(picks)*len(n.spec.GRES))
-			}
 			all = append(all, d)
 		}
 		share.Devices = all[first:len(all):len(all)]
 	}
 	return alloc
+}
+
+// newAllocation is an empty allocation of n nodes, and room for its devices. That of one
+// node is one piece of memory, as most are.
+func newAllocation(n int) (*job.Allocation, []job.Devices) {
+	if n > 1 {
+		return &job.Allocation{Nodes: make([]job.NodeShare, n)}, make([]job.Devices, 0, n)
+	}
+	one := &struct {
+		job.Allocation
+		nodes   [1]job.NodeShare
+		devices [1]job.Devices
+	}{}
+	one.Nodes = one.nodes[:]
+	return &one.Allocation, one.devices[:0]
 }

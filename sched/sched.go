@@ -13,8 +13,10 @@
 package sched
 
 import (
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 )
@@ -37,7 +39,9 @@ type Scheduler struct {
 
 	jobs       []*record // by rising id
 	arrays     []*array
+	last       job.ID   // the highest id that was ever used
 	unfinished int      // jobs that have not ended
+	remembered int      // of those that have: how many were left when that was last tidied
 	planned    int      // jobs that have a plan
 	singles    []job.ID // jobs that wait for those of the same name
 
@@ -55,14 +59,20 @@ type Scheduler struct {
 	ends     clock    // when a running job reaches its limit
 
 	// The index, which follows from the above.
-	stale   bool
-	net     *net
-	cells   []*cell
-	kinds   classIndex
-	classes []*class
+	stale       bool
+	size        clusterSize
+	weighted    bool // nodes have different weights
+	costly      bool // of the class that is being placed: nodes differ in what they cost it
+	net         *net
+	cells       []*cell
+	kinds       classIndex
+	classes     []*class
+	classesKept int // how many there were when that was last tidied
 
 	lengths *lengthTable
-	pass    *token // of a replan: what is free only becomes less
+	pass    *pass // while what is free only becomes less
+
+	largePass int
 
 	out     []job.Event  // of Decide
 	open    job.Promised // that is to be the next of these
@@ -71,11 +81,12 @@ type Scheduler struct {
 	set     []uint64
 	line    timeline
 	one     [1]pick
+	sorted  sorted
 }
 
 // New is a scheduler without nodes, partitions and jobs.
 func New() *Scheduler {
-	return &Scheduler{tok: new(token), now: 1, hash: 14695981039346656037, stale: true, net: &net{levels: 1}, lengths: usual()}
+	return &Scheduler{tok: new(token), now: 1, hash: 14695981039346656037, stale: true, net: &net{levels: 1}, lengths: usual(), largePass: largePass}
 }
 
 // Now is the moment of the latest event or decision.
@@ -133,10 +144,16 @@ func (p *part) refuses(spec *job.Spec) string {
 		return "it was removed"
 	case len(a.AllowUsers) > 0 && !in(a.AllowUsers, spec.User), in(a.DenyUsers, spec.User):
 		return "user " + spec.User + " is not allowed"
+	case len(a.AllowGroups) > 0 && spec.User != "root" && !slices.ContainsFunc(spec.Groups, func(g string) bool { return in(a.AllowGroups, g) }):
+		return "user " + spec.User + " is in none of the groups " + strings.Join(a.AllowGroups, ", ")
 	case len(a.AllowAccount) > 0 && !in(a.AllowAccount, spec.Account), in(a.DenyAccount, spec.Account):
 		return "account " + spec.Account + " is not allowed"
 	case len(a.AllowQOS) > 0 && !in(a.AllowQOS, spec.QOS), in(a.DenyQOS, spec.QOS):
 		return "QOS " + spec.QOS + " is not allowed"
+	case a.MaxNodes > 0 && spec.MinNodes > a.MaxNodes:
+		return fmt.Sprintf("%d nodes are above its maximum of %d nodes", spec.MinNodes, a.MaxNodes)
+	case max(spec.MinNodes, spec.MaxNodes) > 0 && max(spec.MinNodes, spec.MaxNodes) < a.MinNodes:
+		return fmt.Sprintf("%d nodes are below its minimum of %d nodes", max(spec.MinNodes, spec.MaxNodes), a.MinNodes)
 	case a.MaxTime > 0 && spec.TimeLimit > a.MaxTime && (spec.TimeMin == 0 || spec.TimeMin > a.MaxTime):
 		return "time limit " + spanText(spec.TimeLimit) + " is above its maximum " + spanText(a.MaxTime)
 	}
@@ -209,6 +226,8 @@ func (s *Scheduler) setPartition(e job.PartitionSet) error {
 		return &Refused{Event: what, Why: "a limit is negative"}
 	case p.MaxNodes > 0 && p.MinNodes > p.MaxNodes:
 		return &Refused{Event: what, Why: "MinNodes is above MaxNodes"}
+	case p.Oversubscribe < 0 || p.Oversubscribe > 1:
+		return &Refused{Event: what, Why: fmt.Sprintf("%d jobs that share CPUs (OverSubscribe) are not supported yet", p.Oversubscribe), Nearest: "OverSubscribe=NO"}
 	case p.State > job.PartitionInactive:
 		return &Refused{Event: what, Why: "its state is none"}
 	}
@@ -239,7 +258,8 @@ func (s *Scheduler) removePartition(e job.PartitionRemoved) error {
 	return nil
 }
 
-// changedParts has what is planned looked at again: it may no longer be allowed.
+// changedParts has what is planned looked at again: it may no longer be allowed, or be had
+// sooner.
 func (s *Scheduler) changedParts() {
 	s.stale = true
 	before := s.restricted
@@ -248,7 +268,7 @@ func (s *Scheduler) changedParts() {
 		a := s.parts[i].spec
 		s.restricted = s.restricted || len(a.AllowUsers)+len(a.DenyUsers)+len(a.AllowAccount)+len(a.DenyAccount)+len(a.AllowQOS)+len(a.DenyQOS)+len(a.AllowGroups) > 0
 	}
-	s.recheck = true
+	s.recheck, s.regrow = true, true
 	if s.restricted != before {
 		s.reclass()
 	}

@@ -1,10 +1,7 @@
 package sched
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/binary"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -17,228 +14,247 @@ import (
 
 // version is that of the format of snapshots. It is raised whenever the format, or what
 // is decided, changes.
-const version = 1
+const version = 3
 
-// header is the part of a snapshot that is not jobs.
-type header struct {
-	Version   int
-	Now       job.Time
-	Hash      uint64
-	Config    job.Config
-	Network   job.Network
-	Parts     []savedPart
-	Nodes     []savedNode
-	Arrays    []savedArray
-	Singles   []job.ID
-	Arrivals  []job.ID
-	Grown     []int32
-	Lost      []job.ID
-	Expired   []job.ID
-	Recheck   bool
-	Regrow    bool
-	Retry     bool
-	Anew      bool
-	Jobs      int
-	Specs     int
-	WakeTimes []job.Time
-	WakeJobs  []job.ID
-}
-
-type savedPart struct {
-	Spec job.Partition
-	Gone bool
-}
-
-type savedNode struct {
-	Spec   job.Node
-	State  job.NodeState
-	Reason string
-	Gone   bool
-	Images []string
-}
-
-type savedArray struct {
-	First                              job.ID
-	N, Throttle                        int
-	Active, Started, Ended, OK, Failed int
-	Dependents                         []job.ID
-}
-
-// savedJob is a job. Spec is a number: tasks of an array share one.
-type savedJob struct {
-	ID                           job.ID
-	Array                        int32
-	Task                         uint32
-	Spec                         int
-	Soft, Never, Queued          bool
-	State, ToState               job.State
-	Held                         uint8
-	Submit, Eligible, Start, End job.Time
-	Limit                        job.Duration
-	Attempt, Requeues, Exit      int
-	Promise                      job.Time
-	Breach, Lost                 string
-	Plan                         *savedPlan
-	Alloc                        *job.Allocation
-	Licenses                     []job.License
-	Ends                         job.Time
-	Dependents                   []job.ID
-}
-
-type savedPlan struct {
-	Part       int
-	Start, End job.Time
-	Nodes      []int32
-	Shares     []int32 // slots numbers a node
-	Licenses   []job.License
-}
+// magic is what a snapshot begins with; the version follows in 4 bytes.
+const magic = "gwsched\n"
 
 // Snapshot writes the state, from which [Restore] makes the same one: it will decide the
-// same.
+// same, and its snapshot has the same bytes. docs/formats/snapshot.md says what they are.
 func (s *Scheduler) Snapshot(w io.Writer) error {
-	specs := map[*job.Spec]int{}
-	var list []*job.Spec
-	for _, r := range s.jobs {
-		if _, ok := specs[r.spec]; !ok {
-			specs[r.spec] = len(list)
-			list = append(list, r.spec)
-		}
-	}
-	h := header{
-		Version: version, Now: s.now, Hash: s.hash, Config: s.config, Network: s.network, Singles: s.singles, Arrivals: s.arrivals,
-		Grown: s.grown, Lost: s.lost, Expired: s.expired, Recheck: s.recheck, Regrow: s.regrow, Retry: s.retry, Anew: s.anew,
-		Jobs: len(s.jobs), Specs: len(list),
-	}
-	for i := range s.parts {
-		h.Parts = append(h.Parts, savedPart{*s.parts[i].spec, s.parts[i].gone})
-	}
-	for _, n := range s.nodes {
-		h.Nodes = append(h.Nodes, savedNode{*n.spec, n.state, n.reason, n.gone, n.images})
-	}
-	for _, a := range s.arrays {
-		h.Arrays = append(h.Arrays, savedArray{a.first, a.n, a.throttle, a.active, a.started, a.ended, a.ok, a.failed, a.dependents})
-	}
-	for _, t := range s.wake.timers {
-		h.WakeTimes, h.WakeJobs = append(h.WakeTimes, t.t), append(h.WakeJobs, t.id)
-	}
+	s.forget()
 	sum := crc32.New(crc32.MakeTable(crc32.Castagnoli))
-	buffered := bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<16)
-	enc := gob.NewEncoder(buffered)
-	if err := enc.Encode(&h); err != nil {
-		return fmt.Errorf("write snapshot: %w", err)
-	}
-	for _, spec := range list {
-		if err := enc.Encode(spec); err != nil {
-			return fmt.Errorf("write snapshot: %w", err)
-		}
-	}
+	c := &codec{to: io.MultiWriter(w, sum)}
+	c.buf = binary.BigEndian.AppendUint32(append(c.buf, magic...), version)
+	state := s.saved()
+	c.state(&state)
+	numbers := map[*job.Spec]int{}
+	var specs []*job.Spec
 	for _, r := range s.jobs {
-		if err := enc.Encode(saved(r, specs[r.spec])); err != nil {
-			return fmt.Errorf("write snapshot: %w", err)
+		if _, ok := numbers[r.spec]; !ok {
+			numbers[r.spec] = len(specs)
+			specs = append(specs, r.spec)
 		}
 	}
-	if err := buffered.Flush(); err != nil {
-		return fmt.Errorf("write snapshot: %w", err)
+	c.count(len(specs))
+	for _, spec := range specs {
+		c.spec(spec)
 	}
-	if _, err := w.Write(binary.BigEndian.AppendUint32(nil, sum.Sum32())); err != nil {
-		return fmt.Errorf("write snapshot: %w", err)
+	c.count(len(s.jobs))
+	for _, r := range s.jobs {
+		j := savedOf(r, numbers[r.spec])
+		c.job(&j)
+	}
+	c.flush()
+	if c.err == nil {
+		_, c.err = w.Write(binary.BigEndian.AppendUint32(nil, sum.Sum32()))
+	}
+	if c.err != nil {
+		return fmt.Errorf("write snapshot: %w", c.err)
 	}
 	return nil
 }
 
-func saved(r *record, spec int) *savedJob {
-	j := &savedJob{
-		ID: r.id, Array: r.array, Task: r.task, Spec: spec, Soft: r.soft, Never: r.never, Queued: r.queued, State: r.state, ToState: r.toState,
-		Held: r.held, Submit: r.submit, Eligible: r.eligible, Start: r.start, End: r.end, Limit: r.limit, Attempt: r.attempt, Requeues: r.requeues,
-		Exit: r.exit, Promise: r.promise, Breach: r.breach, Lost: r.lost, Alloc: r.alloc, Licenses: r.licenses, Ends: r.ends, Dependents: r.dependents,
+func (s *Scheduler) saved() savedState {
+	h := savedState{
+		now: s.now, hash: s.hash, last: s.last, config: s.config, network: s.network, singles: s.singles, arrivals: s.arrivals,
+		grown: s.grown, lost: s.lost, expired: s.expired, recheck: s.recheck, regrow: s.regrow, retry: s.retry, anew: s.anew,
+	}
+	for i := range s.parts {
+		h.parts = append(h.parts, savedPart{*s.parts[i].spec, s.parts[i].gone})
+	}
+	for _, n := range s.nodes {
+		h.nodes = append(h.nodes, savedNode{*n.spec, n.state, n.reason, n.gone, n.images})
+	}
+	for _, a := range s.arrays {
+		h.arrays = append(h.arrays, savedArray{a.first, a.n, a.throttle, a.active, a.started, a.ended, a.ok, a.failed, a.dependents})
+	}
+	for _, t := range s.wake.timers {
+		h.wakeTimes, h.wakeJobs = append(h.wakeTimes, t.t), append(h.wakeJobs, t.id)
+	}
+	return h
+}
+
+func savedOf(r *record, spec int) savedJob {
+	j := savedJob{
+		id: r.id, array: r.array, task: r.task, spec: spec, soft: r.soft, never: r.never, met: r.met, queued: r.queued, state: r.state, toState: r.toState,
+		held: r.held, submit: r.submit, eligible: r.eligible, start: r.start, end: r.end, limit: r.limit, attempt: r.attempt, requeues: r.requeues,
+		exit: r.exit, promise: r.promise, breach: r.breach, lost: r.lost, alloc: r.alloc, licenses: r.licenses, ends: r.ends, dependents: r.dependents,
 	}
 	if p := r.plan; p != nil {
-		j.Plan = &savedPlan{Part: p.part, Start: p.start, End: p.end, Licenses: p.licenses}
-		for k := range p.picks {
-			j.Plan.Nodes = append(j.Plan.Nodes, p.picks[k].node)
-			j.Plan.Shares = append(j.Plan.Shares, p.picks[k].v[:]...)
-		}
+		j.plan = &savedPlan{p.part, p.start, p.end, p.picks, p.licenses}
 	}
 	return j
 }
 
-// Restore reads what [Scheduler.Snapshot] wrote. A snapshot that is not whole is refused by
-// its sum; one that somebody made up is not looked for.
+// Restore reads what [Scheduler.Snapshot] wrote. A snapshot that is not whole, of another
+// version, or that contradicts itself is refused.
 func Restore(r io.Reader) (*Scheduler, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {
 		return nil, fmt.Errorf("read snapshot: %w", err)
 	}
-	end := len(data) - 4
-	if end < 0 || crc32.Checksum(data[:end], crc32.MakeTable(crc32.Castagnoli)) != binary.BigEndian.Uint32(data[end:]) {
-		return nil, errors.New("read snapshot: it is not whole: its sum is another one")
-	}
-	dec := gob.NewDecoder(bytes.NewReader(data[:end]))
-	var h header
-	if err := dec.Decode(&h); err != nil {
+	s, err := restore(data)
+	if err != nil {
 		return nil, fmt.Errorf("read snapshot: %w", err)
-	}
-	if h.Version != version {
-		return nil, fmt.Errorf("read snapshot: it is of version %d, not %d", h.Version, version)
-	}
-	s := New()
-	if err := s.restoreCluster(&h); err != nil {
-		return nil, fmt.Errorf("read snapshot: %w", err)
-	}
-	var specs []*job.Spec
-	for range h.Specs {
-		spec := new(job.Spec)
-		if err := dec.Decode(spec); err != nil {
-			return nil, fmt.Errorf("read snapshot: %w", err)
-		}
-		specs = append(specs, spec)
-	}
-	for range h.Jobs {
-		var j savedJob
-		if err := dec.Decode(&j); err != nil {
-			return nil, fmt.Errorf("read snapshot: %w", err)
-		}
-		if j.Spec < 0 || j.Spec >= len(specs) || int(j.Array) >= len(s.arrays) {
-			return nil, fmt.Errorf("read snapshot: job %v has no spec or array", j.ID)
-		}
-		if err := s.restoreJob(&j, specs[j.Spec]); err != nil {
-			return nil, fmt.Errorf("read snapshot: job %v: %w", j.ID, err)
-		}
-	}
-	s.arrivals, s.grown, s.lost, s.expired = h.Arrivals, h.Grown, h.Lost, h.Expired
-	s.recheck, s.regrow, s.retry, s.anew = h.Recheck, h.Regrow, h.Retry, h.Anew
-	for i := range s.nodes {
-		s.reindex(int32(i))
 	}
 	return s, nil
 }
 
-func (s *Scheduler) restoreCluster(h *header) error {
-	for i := range h.Nodes {
-		n := &h.Nodes[i]
-		if err := s.setNode(job.NodeSet{Node: n.Spec}); err != nil {
+func restore(data []byte) (*Scheduler, error) {
+	const head = len(magic) + 4
+	if len(data) < head || string(data[:len(magic)]) != magic {
+		return nil, errors.New("it is none")
+	}
+	if v := binary.BigEndian.Uint32(data[len(magic):]); v != version {
+		return nil, fmt.Errorf("it is of version %d, not %d", v, version)
+	}
+	end := len(data) - 4
+	if end < head || crc32.Checksum(data[:end], crc32.MakeTable(crc32.Castagnoli)) != binary.BigEndian.Uint32(data[end:]) {
+		return nil, errors.New("it is not whole: its sum is another one")
+	}
+	c := &codec{buf: data[head:end], strings: map[string]string{}}
+	var state savedState
+	c.state(&state)
+	var specs []*job.Spec
+	list(c, &specs, func(c *codec, p **job.Spec) {
+		*p = new(job.Spec)
+		c.spec(*p)
+	})
+	if c.err != nil {
+		return nil, c.err
+	}
+	s := New()
+	if err := s.restoreCluster(&state); err != nil {
+		return nil, err
+	}
+	for i, spec := range specs {
+		if why, _ := checkSpec(spec); why != "" {
+			return nil, fmt.Errorf("request %d: %s", i, why)
+		}
+	}
+	for left := c.count(0); left > 0 && c.err == nil; left-- {
+		var j savedJob
+		if c.job(&j); c.err != nil {
+			break
+		}
+		if j.spec < 0 || j.spec >= len(specs) || j.array < -1 || int(j.array) >= len(s.arrays) {
+			return nil, fmt.Errorf("job %v has no request or array", j.id)
+		}
+		if err := s.restoreJob(&j, specs[j.spec]); err != nil {
+			return nil, fmt.Errorf("job %v: %w", j.id, err)
+		}
+	}
+	switch {
+	case c.err != nil:
+		return nil, c.err
+	case len(c.buf) > 0:
+		return nil, fmt.Errorf("%d bytes follow the last job", len(c.buf))
+	}
+	return s, s.restored(&state)
+}
+
+// restored takes over what refers to jobs, and proves that all of it holds.
+func (s *Scheduler) restored(h *savedState) error {
+	if err := s.checkReferences(h); err != nil {
+		return err
+	}
+	for i := range h.wakeTimes {
+		s.ownClock(&s.wake).push(timer{h.wakeTimes[i], h.wakeJobs[i]})
+	}
+	s.arrivals, s.grown, s.lost, s.expired = h.arrivals, h.grown, h.lost, h.expired
+	s.recheck, s.regrow, s.retry, s.anew = h.recheck, h.regrow, h.retry, h.anew
+	for i := range s.nodes {
+		s.reindex(int32(i))
+	}
+	return s.Check()
+}
+
+// checkReferences proves that all jobs and nodes exist that others name. Jobs that waited
+// for one may be forgotten before it.
+func (s *Scheduler) checkReferences(h *savedState) error {
+	lists := [][]job.ID{h.singles, h.arrivals, h.lost, h.expired, h.wakeJobs}
+	for k, a := range s.arrays {
+		first, ok := s.find(a.first)
+		if !ok || a.n < 1 || a.n > len(s.jobs)-first || a.throttle < 0 {
+			return fmt.Errorf("array %v is not all there", a.first)
+		}
+		for _, r := range s.jobs[first : first+a.n] {
+			if int(r.array) != k {
+				return fmt.Errorf("job %v is not of array %v", r.id, a.first)
+			}
+		}
+	}
+	for _, r := range s.jobs {
+		if r.array >= 0 {
+			if a := s.arrays[r.array]; r.id < a.first || int64(r.id) >= int64(a.first)+int64(a.n) || r.spec.Array == nil {
+				return fmt.Errorf("job %v is not of array %v", r.id, a.first)
+			}
+		}
+		if r.state == job.Pending && r.spec.Dependencies != nil && !r.met {
+			for _, d := range r.spec.Dependencies.List {
+				if d.Type > job.Singleton || d.Type != job.Singleton && s.record(d.Job) == nil {
+					return fmt.Errorf("job %v depends on job %v, which does not exist", r.id, d.Job)
+				}
+			}
+		}
+	}
+	for _, ids := range lists {
+		for _, id := range ids {
+			if id == 0 || id > s.last { // it may be forgotten
+				return fmt.Errorf("job %v does not exist", id)
+			}
+		}
+	}
+	for _, n := range h.grown {
+		if n < 0 || int(n) >= len(s.nodes) {
+			return fmt.Errorf("node %d does not exist", n)
+		}
+	}
+	if len(h.wakeTimes) != len(h.wakeJobs) {
+		return fmt.Errorf("%d times for %d jobs", len(h.wakeTimes), len(h.wakeJobs))
+	}
+	return nil
+}
+
+// latestTime is later than any time of an event.
+const latestTime = math.MaxInt64 / 4
+
+func (s *Scheduler) restoreCluster(h *savedState) error {
+	if h.now < 1 || h.now > latestTime {
+		return fmt.Errorf("its time is %d", h.now)
+	}
+	if err := s.configure(job.Configured{Config: h.config}); err != nil {
+		return err
+	}
+	for i := range h.nodes {
+		n := &h.nodes[i]
+		if err := s.setNode(job.NodeSet{Node: n.spec}); err != nil {
 			return err
 		}
+		if len(s.nodes) != i+1 || n.state >= job.NodeFail<<1 {
+			return fmt.Errorf("node %s is there twice, or its state is none", n.spec.Name)
+		}
 		x := s.nodes[i]
-		x.state, x.reason, x.gone, x.images = n.State, n.Reason, n.Gone, n.Images
+		x.state, x.reason, x.gone, x.images = n.state, n.reason, n.gone, n.images
 	}
-	for i := range h.Parts {
-		s.parts = append(s.parts, part{spec: &h.Parts[i].Spec, gone: h.Parts[i].Gone})
+	for i := range h.parts {
+		if err := s.setPartition(job.PartitionSet{Partition: h.parts[i].spec}); err != nil {
+			return err
+		}
+		if len(s.parts) != i+1 {
+			return fmt.Errorf("partition %s is there twice", h.parts[i].spec.Name)
+		}
+		s.parts[i].gone = h.parts[i].gone
 	}
-	if err := checkNetwork(&h.Network); err != nil {
+	if err := checkNetwork(&h.network); err != nil {
 		return err
 	}
 	s.changedParts()
-	s.config, s.network = h.Config, h.Network
-	s.setLicenses(h.Config.Licenses)
-	s.now, s.hash, s.singles = h.Now, h.Hash, h.Singles
-	for _, a := range h.Arrays {
-		s.arrays = append(s.arrays, &array{s.tok, a.First, a.N, a.Throttle, a.Active, a.Started, a.Ended, a.OK, a.Failed, a.Dependents})
-	}
-	for i := range h.WakeTimes {
-		if i < len(h.WakeJobs) {
-			s.ownClock(&s.wake).push(timer{h.WakeTimes[i], h.WakeJobs[i]})
-		}
+	s.network = h.network
+	s.now, s.hash, s.last, s.singles = h.now, h.hash, h.last, h.singles
+	for _, a := range h.arrays {
+		s.arrays = append(s.arrays, &array{s.tok, a.first, a.n, a.throttle, a.active, a.started, a.ended, a.ok, a.failed, a.dependents})
 	}
 	s.refresh()
 	return nil
@@ -246,12 +262,23 @@ func (s *Scheduler) restoreCluster(h *header) error {
 
 func (s *Scheduler) restoreJob(j *savedJob, spec *job.Spec) error {
 	r := &record{
-		tok: s.tok, id: j.ID, array: j.Array, task: j.Task, spec: spec, soft: j.Soft, never: j.Never, queued: j.Queued, state: j.State, toState: j.ToState,
-		held: j.Held, submit: j.Submit, eligible: j.Eligible, start: j.Start, end: j.End, limit: j.Limit, attempt: j.Attempt, requeues: j.Requeues,
-		exit: j.Exit, promise: j.Promise, breach: j.Breach, lost: j.Lost, alloc: j.Alloc, licenses: j.Licenses, ends: j.Ends, dependents: j.Dependents,
+		tok: s.tok, id: j.id, array: j.array, task: j.task, spec: spec, soft: j.soft, never: j.never, met: j.met, queued: j.queued, state: j.state, toState: j.toState,
+		held: j.held, submit: j.submit, eligible: j.eligible, start: j.start, end: j.end, limit: j.limit, attempt: j.attempt, requeues: j.requeues,
+		exit: j.exit, promise: j.promise, breach: j.breach, lost: j.lost, alloc: j.alloc, licenses: j.licenses, ends: j.ends, dependents: j.dependents,
 	}
-	if n := len(s.jobs); n > 0 && s.jobs[n-1].id >= r.id {
-		return fmt.Errorf("it is not above the one before")
+	if n := len(s.jobs); j.id == 0 || n > 0 && s.jobs[n-1].id >= r.id {
+		return errors.New("it is not above the one before")
+	}
+	if j.state > job.Preempted || j.toState > job.Preempted || j.queued && j.state != job.Pending || j.plan != nil && !j.queued {
+		return fmt.Errorf("it cannot be in state %d, queued %v and planned", j.state, j.queued)
+	}
+	for _, t := range []job.Time{j.submit, j.eligible, j.start, j.end, job.Time(j.limit)} {
+		if t < 0 || t > latestTime {
+			return fmt.Errorf("one of its times is %d", t)
+		}
+	}
+	if j.promise < 0 || j.ends < 0 || j.attempt < 0 || j.requeues < 0 || negative(j.licenses) {
+		return errors.New("one of its numbers is negative")
 	}
 	s.jobs = append(s.jobs, r)
 	if !r.state.Done() {
@@ -267,24 +294,32 @@ func (s *Scheduler) restoreJob(j *savedJob, spec *job.Spec) error {
 	if r.state == job.Running || r.state == job.Completing {
 		return s.restoreRun(r)
 	}
-	if j.Plan == nil {
+	if j.plan == nil {
 		return nil
 	}
-	p := &plan{part: j.Plan.Part, start: j.Plan.Start, end: j.Plan.End, licenses: j.Plan.Licenses}
-	for k, n := range j.Plan.Nodes {
-		if n < 0 || int(n) >= len(s.nodes) || len(j.Plan.Shares) != slots*len(j.Plan.Nodes) {
-			return fmt.Errorf("its plan has nodes that do not exist")
+	p := &plan{part: j.plan.part, start: j.plan.start, end: j.plan.end, licenses: j.plan.licenses}
+	if p.part < 0 || p.part >= len(s.parts) || p.start < 0 || p.start >= p.end || len(j.plan.picks) == 0 || negative(p.licenses) {
+		return fmt.Errorf("its plan is from %d to %d on %d nodes of partition %d", p.start, p.end, len(j.plan.picks), p.part)
+	}
+	p.picks = append(p.one[:0], j.plan.picks...)
+	for k := range p.picks {
+		if n := p.picks[k].node; n < 0 || int(n) >= len(s.nodes) || !p.picks[k].v.holds(&vec{}) || !s.nodes[n].total.holds(&p.picks[k].v) {
+			return errors.New("its plan has what does not exist")
 		}
-		p.picks = append(p.picks, pick{n, vec(j.Plan.Shares[k*slots : (k+1)*slots])})
 	}
 	s.setPlan(len(s.jobs)-1, p)
 	return nil
 }
 
+// negative says whether there is less than nothing of a licence.
+func negative(list []job.License) bool {
+	return slices.ContainsFunc(list, func(l job.License) bool { return l.Count < 0 })
+}
+
 // restoreRun gives a running job its nodes back.
 func (s *Scheduler) restoreRun(r *record) error {
-	if r.alloc == nil {
-		return fmt.Errorf("it runs nowhere")
+	if r.alloc == nil || len(r.alloc.Nodes) == 0 {
+		return errors.New("it runs nowhere")
 	}
 	for k := range r.alloc.Nodes {
 		i, ok := s.nodeNumber(r.alloc.Nodes[k].Node)
@@ -293,14 +328,17 @@ func (s *Scheduler) restoreRun(r *record) error {
 		}
 		n := s.nodes[i]
 		v, free := s.shareOf(n, &r.alloc.Nodes[k])
-		if !free || !n.free.holds(&v) {
+		if !free || !v.holds(&vec{}) || !n.free.holds(&v) {
 			return fmt.Errorf("node %s has not that much", n.spec.Name)
+		}
+		at, twice := slices.BinarySearch(n.runs, r.id)
+		if twice {
+			return fmt.Errorf("it has node %s twice", n.spec.Name)
 		}
 		r.picks = append(r.picks, pick{i, v})
 		n.free.sub(&v)
 		n.line.take(math.MinInt64/2, r.ends, &v)
 		s.useDevices(n, r.alloc.Nodes[k].Devices, true)
-		at, _ := slices.BinarySearch(n.runs, r.id)
 		n.runs = slices.Insert(n.runs, at, r.id)
 	}
 	s.useLicenses(r.licenses, s.now, r.ends, false)

@@ -12,17 +12,13 @@ import (
 // submit adds a job, or the tasks of an array.
 func (s *Scheduler) submit(e job.Submitted) error {
 	what := "submit job " + e.ID.String()
-	last := job.ID(0)
-	if len(s.jobs) > 0 {
-		last = s.jobs[len(s.jobs)-1].id
-	}
 	n := 1
 	if e.Spec.Array != nil {
 		n = e.Spec.Array.Len()
 	}
 	switch {
-	case e.ID <= last:
-		return &Refused{Event: what, Why: fmt.Sprintf("its id is not above %v", last), Nearest: fmt.Sprintf("%v", last+1)}
+	case e.ID <= s.last:
+		return &Refused{Event: what, Why: fmt.Sprintf("its id is not above %v", s.last), Nearest: fmt.Sprintf("%v", s.last+1)}
 	case n > math.MaxUint32-int(e.ID):
 		return &Refused{Event: what, Why: "there are not enough ids above its own"}
 	case s.config.MaxJobs > 0 && s.unfinished+n > s.config.MaxJobs:
@@ -64,7 +60,9 @@ func (s *Scheduler) submit(e job.Submitted) error {
 		}
 	}
 	s.unfinished += n
+	s.last = e.ID + job.ID(n) - 1
 	for i := len(s.jobs) - n; i < len(s.jobs); i++ {
+		s.await(s.jobs[i])
 		s.enter(i)
 	}
 	return nil
@@ -73,7 +71,9 @@ func (s *Scheduler) submit(e job.Submitted) error {
 // enter has a job that is new, or asks for something new, wait for what it has to.
 func (s *Scheduler) enter(i int) {
 	r := s.jobs[i]
-	s.await(r)
+	if !r.met && singleton(r.spec) && !slices.Contains(s.singles, r.id) {
+		s.singles = append(slices.Clip(s.singles), r.id)
+	}
 	if t := r.spec.Begin; t > s.now {
 		s.ownClock(&s.wake).push(timer{t, r.id})
 	}
@@ -90,12 +90,9 @@ func (s *Scheduler) latest(r *record) job.Time {
 	if r.spec.Deadline == 0 {
 		return 0
 	}
-	limit := r.spec.TimeMin
-	if limit == 0 {
-		limit = job.Forever
-		for _, p := range s.partitionsOf(r.spec) {
-			limit = min(limit, s.limitIn(r.spec, p))
-		}
+	limit := job.Forever
+	for _, p := range s.partitionsOf(r.spec) {
+		limit = min(limit, s.leastIn(r.spec, p))
 	}
 	return max(1, r.spec.Deadline.Add(-limit))
 }
@@ -148,8 +145,10 @@ func (s *Scheduler) accept(what string, spec *job.Spec, id job.ID) (int32, error
 			return refuse("there is no node "+name, s.nearestNode(name))
 		}
 	}
-	if why := s.checkDependencies(spec, id); why != "" {
-		return refuse(why, "")
+	if i, ok := s.find(id); !ok || !s.jobs[i].met || !sameDependencies(spec, s.jobs[i].spec) {
+		if why := s.checkDependencies(spec, id); why != "" {
+			return refuse(why, "")
+		}
 	}
 	var last string
 	open := 0
@@ -166,11 +165,20 @@ func (s *Scheduler) accept(what string, spec *job.Spec, id job.ID) (int32, error
 		return refuse(last, "")
 	}
 	class := s.classOf(spec, false)
-	if c := s.classes[class]; c.missing == 0 && !s.possible(c) {
-		why, nearest := s.impossible(c)
-		return refuse(why, nearest)
+	c := s.classes[class]
+	if c.missing > 0 || s.possible(c) {
+		return class, nil
 	}
-	return class, nil
+	if waits(spec) && s.possible(s.classes[s.classOf(spec, true)]) {
+		return class, nil
+	}
+	why, nearest := s.impossible(c)
+	return refuse(why, nearest)
+}
+
+// waits says whether spec asks for few switches for a while only.
+func waits(spec *job.Spec) bool {
+	return spec.Topology.Switches > 0 && spec.Topology.Wait < job.Forever
 }
 
 // possible says whether a class could start if nothing else ran.
@@ -181,12 +189,15 @@ func (s *Scheduler) possible(c *class) bool {
 	c.checked = true
 	for i := range c.options {
 		o := &c.options[i]
+		if o.total != nil {
+			if s.possibleShared(o) {
+				c.possible = true
+				return true
+			}
+			continue
+		}
 		topo := c.topology()
 		if len(o.must) == 0 && len(o.counts) == 0 && topo.Segment == 0 && !topo.Block && topo.Required == 0 && topo.Switches == 0 && !c.spec.Contiguous {
-			c.possible = true
-			return true
-		}
-		if topo.Switches > 0 && topo.Wait != job.Forever {
 			c.possible = true
 			return true
 		}
@@ -194,11 +205,11 @@ func (s *Scheduler) possible(c *class) bool {
 		for x := range o.cells {
 			for _, n := range s.cells[o.cells[x].cell].nodes {
 				if !o.excludes(n) {
-					all = append(all, cand{n, int16(x)})
+					all = append(all, cand{n, int16(x), false})
 				}
 			}
 		}
-		s.sortCands(all)
+		all = s.sortCands(all)
 		if _, ok := s.choose(c, o, all, o.nodes); ok {
 			c.possible = true
 			return true
@@ -253,7 +264,7 @@ func (s *Scheduler) impossible(c *class) (why, nearest string) {
 // change replaces what a pending job asks for.
 func (s *Scheduler) change(e job.Changed) error {
 	what := "change job " + e.ID.String()
-	i, ok := s.find(e.ID)
+	i, ok := s.lookup(e.ID)
 	if !ok {
 		return &Refused{Event: what, Why: "there is no such job"}
 	}
@@ -269,7 +280,12 @@ func (s *Scheduler) change(e job.Changed) error {
 	}
 	s.dequeue(i)
 	r := s.ownJob(i)
+	same := sameDependencies(&spec, r.spec)
 	r.spec, r.class, r.soft, r.never = &spec, class, false, false
+	if !same {
+		r.met = false
+		s.await(r)
+	}
 	s.enter(i)
 	if r.array >= 0 {
 		s.promote(r.array)
@@ -288,11 +304,11 @@ func (s *Scheduler) checkDependencies(spec *job.Spec, id job.ID) string {
 		if d.Type > job.Singleton || d.Delay < 0 {
 			return "a dependency is of no known type, or has a negative delay"
 		}
-		i, ok := s.find(d.Job)
+		i, ok := s.lookup(d.Job)
 		if !ok {
 			return "it depends on job " + d.Job.String() + ", which does not exist"
 		}
-		if d.Job == id || s.reaches(d.Job, id, map[job.ID]bool{}) {
+		if s.covers(d, id) || s.reaches(d.Job, id, map[job.ID]bool{}) {
 			return "it would depend on itself, by way of job " + d.Job.String()
 		}
 		if d.Task != nil && s.taskOf(i, *d.Task) < 0 {
@@ -310,6 +326,26 @@ func (s *Scheduler) reaches(from, to job.ID, seen map[job.ID]bool) bool {
 	}
 	seen[from] = true
 	return slices.ContainsFunc(r.spec.Dependencies.List, func(d job.Dependency) bool {
-		return d.Type != job.Singleton && (d.Job == to || s.reaches(d.Job, to, seen))
+		return d.Type != job.Singleton && (s.covers(d, to) || s.reaches(d.Job, to, seen))
+	})
+}
+
+// covers says whether a dependency is about a job: about itself, or all tasks of its array.
+func (s *Scheduler) covers(d job.Dependency, id job.ID) bool {
+	if d.Job == id {
+		return true
+	}
+	r := s.record(id)
+	return r != nil && r.array >= 0 && s.arrays[r.array].first == d.Job && (d.Task == nil || *d.Task == r.task)
+}
+
+// sameDependencies says whether two specs depend on the same.
+func sameDependencies(a, b *job.Spec) bool {
+	if a.Dependencies == nil || b.Dependencies == nil {
+		return a.Dependencies == b.Dependencies
+	}
+	return a.Dependencies.Any == b.Dependencies.Any && slices.EqualFunc(a.Dependencies.List, b.Dependencies.List, func(a, b job.Dependency) bool {
+		sameTask := a.Task == b.Task || a.Task != nil && b.Task != nil && *a.Task == *b.Task
+		return sameTask && a.Type == b.Type && a.Job == b.Job && a.Delay == b.Delay
 	})
 }

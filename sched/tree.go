@@ -205,23 +205,34 @@ func (s *Scheduler) treeUpdate(c *cell, t *tree, pos int32) {
 
 // seek is a search for the earliest time at which one node is free.
 type seek struct {
-	s      *Scheduler
-	c      *cell
-	t      *tree
-	o      *option
-	from   job.Time
-	d      job.Duration
-	class  int
-	lo, hi int32    // positions
-	best   job.Time // what was found, and where
-	pos    int32
+	s     *Scheduler
+	c     *cell
+	t     *tree
+	o     *option
+	from  job.Time
+	d     job.Duration
+	class int
+	best  job.Time // what was found, and where
+	pos   int32
 }
 
-// earliestNode is the earliest time, and of the nodes that are free then the first one, in
-// a range of a cell, that is before best.
-func (s *Scheduler) earliestNode(o *option, n *need, lo, hi int32, from job.Time, d job.Duration, best job.Time) (job.Time, int32) {
+// earliestNode is the earliest time, and of the nodes of a cell that are free then the
+// first one, that is before a time; position -1 if there is none.
+func (s *Scheduler) earliestNode(o *option, n *need, from job.Time, d job.Duration, before job.Time) (job.Time, int32) {
+	if len(o.must) == 1 {
+		node := s.nodes[o.must[0]]
+		if node.place.cell == n.cell && node.open() && !o.excludes(o.must[0]) {
+			if t := node.line.earliest(&n.v, from, d); t < before {
+				return t, node.place.pos
+			}
+		}
+		return before, -1
+	}
+	if s.pass.keepsGaps(d) {
+		return s.earliestGap(o, n, from, d, before)
+	}
 	c := s.ownCell(n.cell)
-	k := seek{s: s, c: c, t: s.tree(c, &n.v), o: o, from: from, d: d, class: s.lengths.class(d), lo: lo, hi: hi, best: best, pos: -1}
+	k := seek{s: s, c: c, t: s.tree(c, &n.v), o: o, from: from, d: d, class: s.lengths.class(d), best: before, pos: -1}
 	k.visit(1, 0, int32(k.t.size))
 	return k.best, k.pos
 }
@@ -235,7 +246,7 @@ func (k *seek) bound(i int) job.Time {
 }
 
 func (k *seek) visit(i int, lo, hi int32) {
-	if b := k.bound(i); hi <= k.lo || lo >= k.hi || b > k.best || b == k.best && (k.pos < 0 || lo > k.pos) {
+	if b := k.bound(i); b > k.best || b == k.best && (k.pos < 0 || lo > k.pos) {
 		return
 	}
 	if hi-lo == 1 {

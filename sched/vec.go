@@ -123,6 +123,9 @@ func (l *timeline) join(i int) {
 
 // forget drops the steps that ended before now.
 func (l *timeline) forget(now job.Time) {
+	if len(*l) < 2 || (*l)[1].t > now {
+		return
+	}
 	if i := l.at(now); i > 0 {
 		*l = append((*l)[:0], (*l)[i:]...)
 	}

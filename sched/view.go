@@ -27,7 +27,7 @@ type JobView struct {
 
 // Job returns what is known about a job, in a copy.
 func (s *Scheduler) Job(id job.ID) (JobView, bool) {
-	i, ok := s.find(id)
+	i, ok := s.lookup(id)
 	if !ok {
 		return JobView{}, false
 	}

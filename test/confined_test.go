@@ -223,6 +223,71 @@ func TestRootRuns(t *testing.T) {
 	}
 }
 
+// TestRootLooksAsNobody: what root's pull and verify decompress, a process without rights
+// does: where it cannot be started, nothing is looked into. What is damaged is found and
+// fetched anew, the index too when a layer is damaged beside it.
+func TestRootLooksAsNobody(t *testing.T) {
+	r := newRootRuns(t)
+	pull := []string{"image", "pull", "-q", "oci:" + r.image}
+	if out, err := r.command(pull...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	good := r.gangway
+	b, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.gangway = filepath.Join(t.TempDir(), "gangway") // where nobody may not go
+	if err := os.WriteFile(r.gangway, b, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	out, err := r.command("image", "verify").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "to look into layers") || !strings.Contains(string(out), "hint: ") {
+		t.Errorf("verify without a process of fewer rights: %v: %s", err, out)
+	}
+	indexes, err := filepath.Glob(filepath.Join(r.dir, "store", "indexes", "*", "*", "*.gwi"))
+	if err != nil || len(indexes) != 1 {
+		t.Fatalf("%v: indexes %q", err, indexes)
+	}
+	if err := os.Remove(indexes[0]); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := r.command(pull...).CombinedOutput(); err == nil || !strings.Contains(string(out), "to look into layers") {
+		t.Errorf("merge without a process of fewer rights: %v: %s", err, out)
+	}
+	r.gangway = good
+	for _, want := range []string{"1 image good", "0 images good", "1 image good"} {
+		if out, err := r.command(pull...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if strings.HasPrefix(want, "0") {
+			layers, _ := filepath.Glob(filepath.Join(r.dir, "store", "layers", "*", "*", "*.sqsh"))
+			flip(t, layers[0])
+			flip(t, indexes[0])
+		}
+		out, err := r.command("image", "verify").CombinedOutput()
+		if (err == nil) == strings.HasPrefix(want, "0") || !strings.Contains(string(out), want) {
+			t.Errorf("want %q: %v: %s", want, err, out)
+		}
+		if strings.HasPrefix(want, "0") && strings.Count(string(out), "was damaged and is removed") != 2 {
+			t.Errorf("not both are found: %s", out)
+		}
+	}
+}
+
+// flip changes a byte in the middle of a file.
+func flip(t *testing.T, name string) {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err == nil {
+		b[len(b)/2] ^= 1
+		err = os.WriteFile(name, b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func openFiles(t *testing.T, pid int) []string {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", pid)

@@ -37,7 +37,7 @@ gangway image gc --older-than 30d`,
 	}
 	return cli.Group(env, cmd,
 		imagePull, imageLs, imageInspect, imageRm, imagePin, imageUnpin, imageGC, imageVerify,
-		imageImport, imageExport, imagePrecache, imageConvertLayer)
+		imageImport, imageExport, imagePrecache, imageConvertLayer, imagePerformTask)
 }
 
 // imageFlags are what all verbs of images take.
@@ -97,7 +97,7 @@ func (f *imageFlags) open() (*image.Store, config.Config, error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, c, err
 	}
-	s, err := image.Open(image.Options{Dir: dir, Convert: converter(), Log: f.env.Logger(), Now: f.env.Now})
+	s, err := image.Open(image.Options{Dir: dir, Convert: converter(), Perform: performer(), Log: f.env.Logger(), Now: f.env.Now})
 	return s, c, err
 }
 

@@ -79,12 +79,7 @@ func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 		return layer.Info{}, err
 	}
 	if err := cmd.Start(); err != nil {
-		return layer.Info{}, &fault.Error{
-			// Not wrapped: it is about no file of the store.
-			What:  fmt.Errorf("start a process of user %d to convert a layer: %s", proc.Nobody, err.Error()),
-			Cause: "root does not unpack what strangers wrote",
-			Hint:  "run it as an ordinary user; or let everybody execute gangway, and give root CAP_SETUID and CAP_SETGID",
-		}
+		return layer.Info{}, noChild("convert a layer", err)
 	}
 	pipe := &pipeWriter{w: stdin}
 	_, copyErr := io.Copy(pipe, blob)
@@ -115,6 +110,16 @@ func convertInChild(ctx context.Context, out *os.File, blob io.Reader, o layer.O
 		return layer.Info{}, &fault.Error{What: &childError{c}, Cause: c.Cause, Hint: c.Hint}
 	}
 	return c.Info, nil
+}
+
+// noChild explains that a process without rights cannot be started.
+func noChild(purpose string, err error) error {
+	return &fault.Error{
+		// Not wrapped: it is about no file of the store.
+		What:  fmt.Errorf("start a process of user %d to %s: %s", proc.Nobody, purpose, err.Error()),
+		Cause: "root does not unpack what strangers wrote",
+		Hint:  "run it as an ordinary user; or let everybody execute gangway, and give root CAP_SETUID and CAP_SETGID",
+	}
 }
 
 // endGroup waits for the end of a process, and then ends all that it may have started,

@@ -40,6 +40,10 @@ proved first; compressed blocks are copied as they are.`,
 		if err != nil {
 			return err
 		}
+		// A store that cannot be written knows no leases, and no removals.
+		if lease, err := s.Lease(cmd.Context(), &i); err == nil {
+			defer func() { _ = lease.Release() }()
+		}
 		// What is given away shall be what was pulled.
 		r, err := s.Verify(cmd.Context(), []image.Image{i}, image.VerifyOptions{Keep: true, Quick: true})
 		if err == nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -54,6 +55,9 @@ that run go on: what they have open stays on disk until they end.`,
 		all := collected{GCReport: image.GCReport{Images: []string{}}}
 		for _, i := range images {
 			r, err := s.Remove(cmd.Context(), &i)
+			if err != nil && len(all.Images) > 0 {
+				return errors.Join(err, out.Print(all)) // what is gone is gone
+			}
 			if err != nil {
 				return err
 			}
@@ -173,7 +177,7 @@ func (v verified) Text(w io.Writer) error {
 		if p.Removed {
 			what = "was damaged and is removed"
 		}
-		if _, err := fmt.Fprintf(w, "%s %s: %s\n", quoteName(p.File), what, quoteName(p.Error)); err != nil {
+		if _, err := fmt.Fprintf(w, "%s %s: %s\n", quoteName(p.File), what, quoteName(strings.ReplaceAll(p.Error, "\n", "; "))); err != nil {
 			return err
 		}
 	}

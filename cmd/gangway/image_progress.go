@@ -133,17 +133,19 @@ func (l *lines) line(p image.Progress, what string) {
 }
 
 func (l *lines) summary(now time.Time) {
-	var done, total int64
+	var done, total, fetched int64 // what is cached says nothing of how fast it goes
 	for _, p := range l.layers {
 		total += p.Total
-		if p.Phase == image.PhaseDone || p.Phase == image.PhaseCached {
+		switch p.Phase {
+		case image.PhaseCached:
 			done += p.Total
-		} else {
-			done += p.Done
+		case image.PhaseDone:
+			done, fetched = done+p.Total, fetched+p.Total
+		default:
+			done, fetched = done+p.Done, fetched+p.Done
 		}
 	}
-	seconds := now.Sub(l.start).Seconds()
-	rate := float64(done) / seconds
+	rate := float64(fetched) / now.Sub(l.start).Seconds()
 	left := ""
 	if rate > 0 {
 		left = fmt.Sprintf(", %.0f s left", float64(total-done)/rate)

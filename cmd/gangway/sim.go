@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -67,7 +67,7 @@ sacct -aPX -S 2026-01-01 -o JobID,Submit,ElapsedRaw,Timelimit,AllocTRES,State >j
 	flags.IntVar(&f.shape.CPUs, "cpus-per-node", 0, "CPUs of each node; without it 8 for each GPU")
 	flags.IntVar(&f.shape.GPUs, "gpus-per-node", 0, "GPUs of each node")
 	flags.IntVar(&f.shape.Leaf, "nodes-per-switch", 16, "nodes below each leaf switch")
-	flags.StringVar(&f.slurmConf, "slurm-conf", "", "read the cluster from slurm.conf, gres.conf and topology.conf in this directory")
+	flags.StringVar(&f.slurmConf, "slurm-conf", "", "read the cluster from slurm.conf, gres.conf and topology.yaml or topology.conf in this directory")
 	flags.StringVar(&f.nodeList, "node-list", "", "read the cluster from openb's CSV of nodes")
 	flags.StringVar(&f.html, "html", "", "write a report with pictures to this file")
 	flags.StringVar(&f.format, "format", "", "the trace's format, if it cannot be told: swf, philly, openb, kueue, sacct")
@@ -104,6 +104,11 @@ func backfills() []string { return []string{"conservative", "easy", "none"} }
 func (f *simFlags) run(ctx context.Context, env *cli.Env, name string) (*sim.Report, error) {
 	if err := f.check(); err != nil {
 		return nil, err
+	}
+	if f.html != "" { // known now, not after minutes
+		if at, err := os.Stat(filepath.Dir(f.html)); err != nil || !at.IsDir() {
+			return nil, fmt.Errorf("write report %s: %s is no directory", f.html, filepath.Dir(f.html))
+		}
 	}
 	trace, err := sim.Open(name, sim.ReadOptions{Format: sim.Format(f.format), Strict: f.strict, Max: f.jobs})
 	if err != nil {
@@ -162,7 +167,9 @@ func (f *simFlags) check() error {
 	switch {
 	case sources > 1:
 		return fault.Usage(errors.New("the cluster is given twice"), "use one of --nodes, --slurm-conf and --node-list")
-	case s.Nodes < 0 || s.CPUs < 0 || s.GPUs < 0 || s.Leaf < 1 || f.jobs < 0:
+	case s.Leaf < 1:
+		return fault.Usage(errors.New("no nodes below a leaf switch"), "use --nodes-per-switch=1 or more")
+	case s.Nodes < 0 || s.CPUs < 0 || s.GPUs < 0 || f.jobs < 0:
 		return fault.Usage(errors.New("a number of nodes, CPUs, GPUs or jobs is negative"), "for example --nodes 52 --cpus-per-node 64 --gpus-per-node 8")
 	case s.Nodes > 1<<20 || s.CPUs > 1<<16-1 || s.GPUs > 64:
 		return fault.Usage(errors.New("the cluster is too large"), "at most 1048576 nodes of 65535 CPUs and 64 GPUs")
@@ -184,10 +191,10 @@ func traceFault(err error) error {
 	if _, ok := errors.AsType[*sim.LineError](err); ok {
 		return &fault.Error{What: err, Hint: "mend the line; without --strict such lines are counted and left out"}
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return err
+	if errors.Is(err, sim.ErrFormat) {
+		return &fault.Error{What: err, Hint: "name its format: --format swf, philly, openb, kueue or sacct"}
 	}
-	return &fault.Error{What: err, Hint: "name its format: --format swf, philly, openb, kueue or sacct"}
+	return err
 }
 
 // cluster is the machine that the flags describe, or else the trace.

@@ -328,10 +328,10 @@ func humble(e layer.Entry) layer.Entry {
 // TestExtracted: a random stack gives the tree that a directory has after all entries
 // were applied to it by system calls.
 func TestExtracted(t *testing.T) {
-	n := 200
+	n := 2000
 	switch {
 	case long():
-		n = 1000
+		n = 10_000
 	case testing.Short():
 		n = 20
 	}

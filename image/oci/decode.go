@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gangway-hpc/gangway/internal/fault"
 )
 
 // probe is what tells the documents apart.
@@ -66,7 +68,24 @@ func decodeAs(raw []byte, want Kind, v any) error {
 	} else if kind != want {
 		return errors.New("it is " + map[Kind]string{KindIndex: "an index, not a manifest", KindManifest: "a manifest, not an index"}[kind])
 	}
-	return json.Unmarshal(raw, v)
+	return unmarshal(raw, v)
+}
+
+// unmarshal is json.Unmarshal with errors that do not speak of Go's types.
+func unmarshal(raw []byte, v any) error {
+	err := json.Unmarshal(raw, v)
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return fmt.Errorf("%q may not be a %s", wrong.Field, wrong.Value)
+	}
+	return err
+}
+
+// broken says what to do about a document that is none, where nobody knows better.
+func broken(err error) error {
+	if _, known := errors.AsType[*fault.Error](err); known {
+		return err
+	}
+	return &fault.Error{What: err, Hint: "ask who publishes the image to build it anew, or take another one"}
 }
 
 // DecodeIndex decodes an index or Docker's manifest list. What the entries are is
@@ -74,14 +93,14 @@ func decodeAs(raw []byte, want Kind, v any) error {
 func DecodeIndex(raw []byte) (Index, error) {
 	var x Index
 	if err := decodeAs(raw, KindIndex, &x); err != nil {
-		return Index{}, fmt.Errorf("decode index: %w", err)
+		return Index{}, broken(fmt.Errorf("decode index: %w", err))
 	}
 	if len(x.Manifests) > maxManifests {
-		return Index{}, fmt.Errorf("decode index: %d manifests are more than %d", len(x.Manifests), maxManifests)
+		return Index{}, broken(fmt.Errorf("decode index: %d manifests are more than %d", len(x.Manifests), maxManifests))
 	}
 	for i, d := range x.Manifests {
 		if err := d.check(maxLayerSize); err != nil {
-			return Index{}, fmt.Errorf("decode index: manifest %d of %d: %w", i+1, len(x.Manifests), err)
+			return Index{}, broken(fmt.Errorf("decode index: manifest %d of %d: %w", i+1, len(x.Manifests), err))
 		}
 	}
 	return x, nil
@@ -92,10 +111,10 @@ func DecodeIndex(raw []byte) (Index, error) {
 func DecodeManifest(raw []byte) (Manifest, error) {
 	var m Manifest
 	if err := decodeAs(raw, KindManifest, &m); err != nil {
-		return Manifest{}, fmt.Errorf("decode manifest: %w", err)
+		return Manifest{}, broken(fmt.Errorf("decode manifest: %w", err))
 	}
 	if err := m.check(); err != nil {
-		return Manifest{}, fmt.Errorf("decode manifest: %w", err)
+		return Manifest{}, broken(fmt.Errorf("decode manifest: %w", err))
 	}
 	return m, nil
 }
@@ -189,10 +208,10 @@ func (w *words) UnmarshalJSON(raw []byte) error {
 func DecodeConfig(raw []byte) (Config, error) {
 	var c rawConfig
 	if err := decodeStrict(raw, &c); err != nil {
-		return Config{}, fmt.Errorf("decode image configuration: %w", err)
+		return Config{}, broken(fmt.Errorf("decode image configuration: %w", err))
 	}
 	if err := c.check(); err != nil {
-		return Config{}, fmt.Errorf("decode image configuration: %w", err)
+		return Config{}, broken(fmt.Errorf("decode image configuration: %w", err))
 	}
 	config := Config{
 		Platform: c.Platform, Author: c.Author,

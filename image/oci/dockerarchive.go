@@ -29,7 +29,7 @@ type savedImage struct {
 func OpenDockerArchive(ctx context.Context, file, tag string) (*Local, error) {
 	t, err := openTar(file)
 	if err != nil {
-		return nil, fmt.Errorf("open Docker archive %s: %w", file, err)
+		return nil, notThere(fmt.Errorf("open Docker archive %s: %w", file, err), "docker-archive:FILE[:NAME]")
 	}
 	return openSaved(ctx, t, "Docker archive "+file, tag)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"syscall"
 
@@ -21,7 +22,7 @@ func OpenLayout(dir, tag string, digest Digest) (*Local, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open OCI layout: %w", err)
+		return nil, notThere(fmt.Errorf("open OCI layout: %w", err), "oci:DIR[:TAG]")
 	}
 	return openLayout(rootFiles{root}, "OCI layout "+dir, tag, digest)
 }
@@ -43,4 +44,12 @@ func (r rootFiles) open(name string) (io.ReadCloser, int64, error) {
 		return nil, 0, errors.Join(err, f.Close())
 	}
 	return f, st.Size(), nil
+}
+
+// notThere says what to do about a path with nothing behind it.
+func notThere(err error, form string) error {
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return &fault.Error{What: err, Hint: "check the path, and that this machine has it; it is written " + form}
 }

@@ -28,7 +28,7 @@ func decodeStrict(raw []byte, v any) error {
 	if err := checkKeys(raw); err != nil {
 		return err
 	}
-	return json.Unmarshal(raw, v)
+	return unmarshal(raw, v)
 }
 
 // level is one open list or object.

@@ -38,6 +38,9 @@ type tarEntry struct {
 // openTar scans an archive.
 func openTar(name string) (*tarFiles, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
+		return nil, path.Err // the caller names it
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +212,7 @@ func (t *tarFiles) Close() error {
 func OpenArchive(file, tag string, digest Digest) (*Local, error) {
 	t, err := openTar(file)
 	if err != nil {
-		return nil, fmt.Errorf("open OCI archive %s: %w", file, err)
+		return nil, notThere(fmt.Errorf("open OCI archive %s: %w", file, err), "oci-archive:FILE[:TAG]")
 	}
 	return openLayout(t, "OCI archive "+file, tag, digest)
 }

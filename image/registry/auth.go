@@ -326,12 +326,13 @@ func readToken(r io.Reader) (token string, life time.Duration, err error) {
 // whose describes what a session sends, for people. It holds no secret.
 type whose struct {
 	host, repository string
+	user             string // who was asked for, "" for anybody
 	tried            string // user and source, "" if there was no credential
 	looked           string // where one was looked for, if it is known
 }
 
 func (s *session) whose() whose {
-	w := whose{host: s.e.name, repository: s.name}
+	w := whose{host: s.e.name, repository: s.name, user: s.user}
 	if s.c.o.Credentials != nil {
 		w.looked = strings.Join(s.c.o.Credentials.Looked(), ", ")
 	}

@@ -186,9 +186,9 @@ func explainConnection(e *endpoint, u *url.URL, err error) error {
 	var name x509.HostnameError
 	var verify *tls.CertificateVerificationError
 	var dns *net.DNSError
-	setting := fmt.Sprintf("[registry.%q] ", e.name)
+	setting := fmt.Sprintf("in gangway.toml: registry.%q.", e.name)
 	if u.Host != e.base.Host {
-		setting = fmt.Sprintf("[registry.%q] ", host)
+		setting = fmt.Sprintf("in gangway.toml: registry.%q.", host)
 	}
 	switch {
 	case errors.As(err, &known):
@@ -198,9 +198,9 @@ func explainConnection(e *endpoint, u *url.URL, err error) error {
 	case errors.As(err, &proxy):
 		return what // whatever it is, it is not the registry's
 	case errors.As(err, &header) && string(header.RecordHeader[:]) == "HTTP/":
-		return &fault.Error{What: what, Cause: host + " speaks plain HTTP, not HTTPS", Hint: "if that is meant: " + setting + "plain_http = true"}
+		return &fault.Error{What: what, Cause: host + " speaks plain HTTP, not HTTPS", Hint: "if that is meant, " + setting + "plain_http = true"}
 	case errors.As(err, &unknown):
-		return &fault.Error{What: what, Cause: "the certificate of " + host + " is of an authority that this machine does not know", Hint: "name the authority's certificate: " + setting + `ca = "FILE"`}
+		return &fault.Error{What: what, Cause: "the certificate of " + host + " is of an authority that this machine does not know", Hint: "name the authority's certificate, " + setting + `ca = "FILE"`}
 	case errors.As(err, &name):
 		return &fault.Error{What: what, Cause: "the certificate is not for " + host, Hint: "use the name that the certificate is for"}
 	case errors.As(err, &verify):
@@ -263,7 +263,7 @@ func (r *Repository) explainStatus(s *site, status *statusError, err error) erro
 			Hint: "see what there is: skopeo list-tags docker://" + r.host + "/" + r.name,
 		}
 	case status.status == http.StatusBadRequest && s.base.Scheme == "http":
-		return &fault.Error{What: err, Cause: "we spoke plain HTTP to " + s.base.Host, Hint: fmt.Sprintf(`if it wants HTTPS: [registry.%q] plain_http = false, ca = "FILE"`, s.endpoint.name)}
+		return &fault.Error{What: err, Cause: "we spoke plain HTTP to " + s.base.Host, Hint: fmt.Sprintf(`if it wants HTTPS, in gangway.toml: registry.%q.plain_http = false`, s.endpoint.name)}
 	case status.status == http.StatusTooManyRequests:
 		return &fault.Error{What: err, Cause: status.host + " limits how often one may ask", Hint: "wait, log in (docker login " + s.endpoint.name + "), or set a mirror"}
 	case status.temporary():
@@ -295,6 +295,9 @@ func explainDenied(d *deniedError, err error) error {
 		f.Hint = "if it may read " + w.repository + ", renew it: " + login
 	default:
 		f.Cause = "no credential for " + w.host + " was found"
+		if w.user != "" {
+			f.Cause = "no credential of " + w.user + " for " + w.host + " was found"
+		}
 		if w.looked != "" {
 			f.Cause += "; looked in " + w.looked
 		}

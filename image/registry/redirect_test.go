@@ -319,12 +319,12 @@ func TestTLS(t *testing.T) {
 	c, _, _ := quick(t, Options{})
 	e := c.endpoint("https", f.host)
 	_, err = c.exchange(t.Context(), e, request{http.MethodGet, e.base, http.Header{}, ""})
-	wantFault(t, err, "authority", fmt.Sprintf("[registry.%q] ca = ", f.host))
+	wantFault(t, err, "authority", fmt.Sprintf("registry.%q.ca = ", f.host))
 
 	plain := serve(t, nil)
 	e = c.endpoint("https", plain.host)
 	_, err = c.exchange(t.Context(), e, request{http.MethodGet, e.base, http.Header{}, ""})
-	wantFault(t, err, "speaks plain HTTP", fmt.Sprintf("[registry.%q] plain_http = true", plain.host))
+	wantFault(t, err, "speaks plain HTTP", fmt.Sprintf("registry.%q.plain_http = true", plain.host))
 }
 
 // TestTLSOldVersion: TLS before 1.2 is not spoken.
@@ -357,7 +357,7 @@ func TestSkipVerifyStays(t *testing.T) {
 	hosts := map[string]Host{f.host: {SkipVerify: true}}
 	c, _, _ := quick(t, Options{Hosts: hosts})
 	_, err := read(t, c.Repository(f.host, "app", "", "1"), d)
-	wantFault(t, err, "authority", fmt.Sprintf("[registry.%q] ca = ", store.host))
+	wantFault(t, err, "authority", fmt.Sprintf("registry.%q.ca = ", store.host))
 	hosts[store.host] = Host{SkipVerify: true}
 	c, _, _ = quick(t, Options{Hosts: hosts})
 	mustRead(t, c.Repository(f.host, "app", "", "1"), d, []byte("layer"))

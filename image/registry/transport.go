@@ -142,7 +142,7 @@ func loadCAs(path string) (*x509.CertPool, error) {
 	if err != nil {
 		return nil, &fault.Error{
 			What: fmt.Errorf("read certificates of registry from %s: %w", path, err),
-			Hint: `give the file of the registry's authority: [registry."HOST"] ca = "FILE"`,
+			Hint: `give the file of the registry's authority: in gangway.toml, registry."HOST".ca = "FILE"`,
 		}
 	}
 	return pool, nil

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func hotImage(t *testing.T) (*img, map[string]int64) {
+func hotImage(t testing.TB) (*img, map[string]int64) {
 	t.Helper()
 	sizes := map[string]int64{"empty": 0, "small": 10, "block": hotBlock, "more": hotBlock + 1, "two": 2 * hotBlock, "large": 5*hotBlock + 77}
 	var list []tar.Header
@@ -116,7 +117,7 @@ func TestHotGrows(t *testing.T) {
 }
 
 // makeHot makes a hot file with all files of an image.
-func makeHot(t *testing.T, image *img, sizes map[string]int64, name string) []byte {
+func makeHot(t testing.TB, image *img, sizes map[string]int64, name string) []byte {
 	t.Helper()
 	tree := New(image.ix, image.layers)
 	tree.UseHot(name)
@@ -271,4 +272,28 @@ func TestHotOfRemovedImage(t *testing.T) {
 		}
 		_ = os.Remove(index + HotSuffix)
 	}
+}
+
+// FuzzHot: a file of any content, whose checksum of the head may fit, is opened or refused.
+func FuzzHot(f *testing.F) {
+	image, sizes := hotImage(f)
+	good := makeHot(f, image, sizes, filepath.Join(f.TempDir(), "good"))
+	f.Add(good[:hotHead+int(binary.LittleEndian.Uint32(good[8:]))*hotEntry], true)
+	f.Add(good[:hotHead], false)
+	name := filepath.Join(f.TempDir(), "hot")
+	f.Fuzz(func(t *testing.T, b []byte, fit bool) {
+		if fit && len(b) >= hotHead {
+			copy(b, hotMagic)
+			id := hotOf(image.ix)
+			copy(b[hotID:], id[:])
+			if begin := hotHead + int64(binary.LittleEndian.Uint32(b[8:]))*hotEntry; begin <= int64(len(b)) {
+				clear(b[hotSum:hotID])
+				binary.LittleEndian.PutUint32(b[hotSum:], hotCRC(b[:begin]))
+			}
+		}
+		must(t, os.WriteFile(name, b, 0o600))
+		if err := CheckHot(name, image.ix); err != nil && !IsHotDamage(err) && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+	})
 }

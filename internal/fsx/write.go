@@ -86,7 +86,7 @@ func WriteFile(ctx context.Context, name string, o Options, fill func(*os.File) 
 	if err := t.publish(name); err != nil {
 		return err
 	}
-	return syncDir(dir)
+	return SyncDir(dir)
 }
 
 // temp is a file that has no name yet, or one that only Sweep looks for.
@@ -205,8 +205,8 @@ func sweep(name string) error {
 	return os.Remove(name)
 }
 
-// syncDir makes the names in dir durable.
-func syncDir(dir string) error {
+// SyncDir makes the names in a directory durable.
+func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

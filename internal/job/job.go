@@ -60,6 +60,7 @@ type Spec struct {
 	Name    string
 	UID     uint32
 	User    string
+	Groups  []string // the user's, for partitions that are for some
 	Account string
 	QOS     string
 
@@ -74,7 +75,7 @@ type Spec struct {
 	Memory             Memory
 	GRES               []GRESRequest
 	Exclusive          bool // whole nodes, with everything on them
-	Oversubscribe      bool // may share, where the partition lets it
+	Oversubscribe      bool // may share CPUs, where the partition lets it: none does yet
 
 	Constraint *Constraint // nil: none
 	Prefer     *Constraint // soft
@@ -84,7 +85,7 @@ type Spec struct {
 	Topology   Topology
 	Licenses   []License // all of these
 	AnyLicense []License // or one of these
-	Spares     int       // further nodes held ready; carried, not yet used
+	Spares     int       // further nodes held ready: carried for a later release, nothing is decided by it
 	Image      string    // digest of the image, for locality; empty: none
 
 	Begin     Time     // not before

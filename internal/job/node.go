@@ -53,10 +53,10 @@ type Partition struct {
 	MaxTime       Duration // 0: no limit
 	DefaultTime   Duration // of jobs without a limit; 0: MaxTime
 	MinNodes      int
-	MaxNodes      int    // 0: no limit
-	Priority      uint32 // factor of the priority
-	Tier          uint32 // jobs of a higher one are looked at first
-	AllowGroups   []string
+	MaxNodes      int      // 0: no limit
+	Priority      uint32   // factor of the priority
+	Tier          uint32   // jobs of a higher one are looked at first
+	AllowGroups   []string // empty: all; root is in every group
 	AllowUsers    []string // empty: all
 	DenyUsers     []string
 	AllowAccount  []string
@@ -64,7 +64,7 @@ type Partition struct {
 	AllowQOS      []string
 	DenyQOS       []string
 	Exclusive     bool // whole nodes only
-	Oversubscribe int  // jobs that may share a CPU; 0: 1
+	Oversubscribe int  // jobs that may share a CPU; 0: 1; more is refused, it is not there yet
 	State         PartitionState
 	MemoryPerCPU  int64 // MiB, of jobs that do not say; 0: all of the node's
 	MemoryPerNode int64
@@ -96,9 +96,12 @@ type Block struct {
 
 // Network is how nodes are linked.
 type Network struct {
-	Switches   []Switch
-	Blocks     []Block
-	BlockSizes []int // allowed sizes of segments, in nodes; nil: any
+	Switches []Switch
+	Blocks   []Block
+	// BlockSizes are the nodes of a block, and then of what so many blocks that follow each
+	// other make together: a segment larger than a block is within one of those. Nil: there
+	// are blocks only.
+	BlockSizes []int
 }
 
 // Weights are those of multifactor priority.
@@ -116,7 +119,7 @@ type Config struct {
 	MaxJobs      int    // 0: no limit
 	MaxRequeue   int    // 0: 5
 	Backfill     Backfill
-	Horizon      Duration // how far the plan looks; carried, not yet used
+	MinJobAge    Duration // how long an ended job is known; 0: 5 minutes; Forever: always
 	DefaultLimit Duration // of jobs in partitions without one; 0: a year
 }
 

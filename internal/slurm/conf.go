@@ -114,12 +114,23 @@ func (r *reader) setting(l line, p pair) error {
 		r.conf.linear = kind == "linear"
 	case "selecttypeparameters":
 		r.conf.memory = strings.Contains(strings.ToLower(p.value), "memory")
+		for _, kind := range splitList(p.value) {
+			if isOneOf(kind, neglectedSelect) {
+				r.warn(l, "%s=%s is not supported yet: jobs are scheduled without it", p.key, kind)
+			}
+		}
+	case "minjobage":
+		var n int64
+		n, err = number(l, p, 0, math.MaxInt32)
+		if c.MinJobAge = job.Duration(n) * job.Second; n == 0 && err == nil {
+			c.MinJobAge = job.Forever
+		}
 	case "defmempercpu":
 		r.conf.memPerCPU, err = number(l, p, 0, math.MaxInt64)
 	case "defmempernode":
 		r.conf.memPerNode, err = number(l, p, 0, math.MaxInt64)
 	default:
-		r.ignore(l, p)
+		r.neglect(l, p, neglectedSettings)
 	}
 	return err
 }
@@ -146,6 +157,9 @@ func (r *reader) schedulerParameters(l line, p pair) error {
 			r.ignore(l, o)
 		default:
 			r.ignore(l, o)
+			if isOneOf(name, neglectedParameters) {
+				r.warn(l, "%s is not supported yet: jobs are scheduled without it", o.key)
+			}
 		}
 		if err != nil {
 			return err

@@ -124,7 +124,7 @@ func (r *reader) nodeKey(l line, p pair, s *nodeShape) error {
 		if !isOneOf(key, nodeKeys) {
 			return l.errorf("%s: unknown in a line of nodes; valid are %s", p.key, strings.ReplaceAll(nodeKeys, " ", ", "))
 		}
-		r.ignore(l, p)
+		r.neglect(l, p, neglectedNode)
 	}
 	return err
 }

@@ -123,7 +123,7 @@ func (r *reader) partitionKey(l line, v pair, p *job.Partition) error {
 	case "denyqos":
 		p.DenyQOS = splitList(v.value)
 	case "oversubscribe", "shared":
-		err = overSubscribe(l, v, p)
+		err = r.overSubscribe(l, v, p)
 	case "state":
 		p.State, err = partitionState(l, v)
 	case "defmempercpu":
@@ -136,7 +136,7 @@ func (r *reader) partitionKey(l line, v pair, p *job.Partition) error {
 		if !isOneOf(v.key, partitionKeys) {
 			return l.errorf("%s: unknown in a line of a partition; valid are %s", v.key, strings.ReplaceAll(partitionKeys, " ", ", "))
 		}
-		r.ignore(l, v)
+		r.neglect(l, v, neglectedPartition)
 	}
 	return err
 }
@@ -195,9 +195,10 @@ func allowList(v pair) []string {
 	return splitList(v.value)
 }
 
-func overSubscribe(l line, v pair, p *job.Partition) error {
+// overSubscribe reads whose the CPUs are. That several jobs share them is not there yet.
+func (r *reader) overSubscribe(l line, v pair, p *job.Partition) error {
 	kind, jobs, found := strings.Cut(strings.ToUpper(v.value), ":")
-	p.Exclusive, p.Oversubscribe = false, 0
+	p.Exclusive = false
 	switch {
 	case kind == "EXCLUSIVE" && !found:
 		p.Exclusive = true
@@ -205,11 +206,10 @@ func overSubscribe(l line, v pair, p *job.Partition) error {
 	case kind == "NO" && !found:
 		return nil
 	case kind == "YES" || kind == "FORCE":
-		p.Oversubscribe = 4 // Slurm's default
 		if n, err := parseNumber(jobs); found && (err != nil || n < 1 || n > math.MaxUint16) {
 			break
-		} else if found {
-			p.Oversubscribe = int(n)
+		} else if !found || n > 1 {
+			r.warn(l, "%s=%s: jobs that share CPUs are not supported yet: taken for NO", v.key, v.value)
 		}
 		return nil
 	}

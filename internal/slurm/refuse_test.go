@@ -52,7 +52,7 @@ func TestRefusals(t *testing.T) {
 		{"topology.conf", "SwitchName=a Nodes=n1\nSwitchName=a Nodes=n2", "topology.conf:2: SwitchName=a: want each switch once"},
 		{"topology.conf", "SwitchName=a Nodes=n1\nSwitchName=b Nodes=n[1-2]", "topology.conf:2: Nodes=n[1-2]: want each name below one parent: n1 is below a too (topology.conf:1)"},
 		{"topology.conf", "SwitchName=a Nodes=n1\nSwitchName=b Switches=a\nSwitchName=c Switches=a", "topology.conf:3: Switches=a: want each name below one parent: a is below b too"},
-		{"topology.conf", "SwitchName=b Switches=a,z\nSwitchName=a Nodes=n1", "topology.conf:1: Switches=z: want switches that have a line of their own"},
+		{"topology.conf", "SwitchName=b Switches=a,z\nSwitchName=a Nodes=n1", "topology.conf:1: Switches=z: want switches that are defined themselves"},
 		{"topology.conf", "SwitchName=a Switches=b\nSwitchName=b Switches=a", "topology.conf:1: SwitchName=a: it is above itself: a < b < a"},
 		{"topology.conf", "SwitchName=x Switches=x", "it is above itself: x < x"},
 		{"topology.conf", "SwitchName=a", "topology.conf:1: SwitchName=a: want either Switches= or Nodes="},

@@ -1,5 +1,5 @@
 // Package slurm reads the Slurm dialect and makes values of package internal/job of it:
-// slurm.conf, gres.conf and topology.conf with all that their lines may hold, hostlists,
+// slurm.conf, gres.conf, topology.conf and topology.yaml with all that they may hold, hostlists,
 // times, sizes and lists of generic resources.
 //
 // First use: [Load] of a directory such as /etc/slurm, and [Cluster.Events] for package
@@ -88,9 +88,9 @@ func quoted(value string) string {
 	return value
 }
 
-// Load reads slurm.conf, and gres.conf and topology.conf where they are there, from a
-// directory. A file that ends in .conf may be named in the directory's place; the others
-// lie beside it then.
+// Load reads slurm.conf, and where they are there gres.conf and topology.yaml, or else
+// topology.conf, from a directory. A file that ends in .conf may be named in the
+// directory's place; the others lie beside it then.
 func Load(dir string) (*Cluster, error) {
 	main := filepath.Join(dir, "slurm.conf")
 	if strings.HasSuffix(dir, ".conf") {
@@ -114,11 +114,11 @@ func (d dirFS) Open(name string) (fs.File, error) {
 // LoadFS is Load from a file system, in which name is slurm.conf's.
 func LoadFS(files fs.FS, name string) (*Cluster, error) {
 	r := &reader{files: files, cluster: &Cluster{SwitchWait: 300 * job.Second}, named: map[string]int{}}
-	for _, read := range []func(string) error{r.slurmConf, r.gresConf, r.topologyConf} {
+	for _, read := range []func(string) error{r.slurmConf, r.gresConf, r.topology} {
 		if err := read(name); err != nil {
 			return nil, &fault.Error{
 				What: fmt.Errorf("read Slurm's configuration: %w", err),
-				Hint: "mend the line, or leave it out; Slurm's manual pages are slurm.conf(5), gres.conf(5) and topology.conf(5)",
+				Hint: "mend the line, or leave it out; Slurm's manual pages are slurm.conf(5), gres.conf(5), topology.conf(5) and topology.yaml(5)",
 			}
 		}
 	}

@@ -16,30 +16,52 @@ type tree struct {
 	parent map[string]string // of a switch or a node, the switch or block that has it
 }
 
-// topologyConf reads topology.conf beside slurm.conf. Lines may come in any order.
-func (r *reader) topologyConf(name string) error {
-	if r.conf.topology == "flat" || r.conf.topology == "none" || r.conf.topology == "default" {
-		return nil
-	}
-	n := &r.cluster.Network
-	switches, blocks := tree{map[string]line{}, map[string]string{}}, tree{map[string]line{}, map[string]string{}}
-	err := r.eachLine(path.Join(path.Dir(name), "topology.conf"), true, func(l line) error {
-		switch l.kind() {
-		case "switchname":
-			return r.switchLine(l, &switches)
-		case "blockname":
-			return r.blockLine(l, &blocks)
-		case "blocksizes":
-			return blockSizes(l, n)
-		}
-		return l.errorf("%s: unknown in topology.conf; valid are %s", l.pairs[0].key, topologyKeys)
-	})
+// topologyReader gathers switches and blocks.
+type topologyReader struct {
+	*reader
+	switches, blocks tree
+}
+
+// topology reads topology.yaml beside slurm.conf, or else topology.conf. In both, what is
+// below something may be defined before or after it.
+func (r *reader) topology(name string) error {
+	t := topologyReader{r, tree{map[string]line{}, map[string]string{}}, tree{map[string]line{}, map[string]string{}}}
+	dir := path.Dir(name)
+	isYAML, err := t.yaml(path.Join(dir, "topology.yaml"))
 	if err != nil {
 		return err
 	}
-	if err := checkTree(n.Switches, switches); err != nil {
+	if !isYAML {
+		if r.conf.topology == "flat" || r.conf.topology == "none" || r.conf.topology == "default" {
+			return nil
+		}
+		if err := r.eachLine(path.Join(dir, "topology.conf"), true, t.line); err != nil {
+			return err
+		}
+	}
+	if err := checkTree(r.cluster.Network.Switches, t.switches); err != nil {
 		return err
 	}
+	r.linkNodes()
+	return nil
+}
+
+// line reads one line of topology.conf.
+func (t *topologyReader) line(l line) error {
+	switch l.kind() {
+	case "switchname":
+		return t.switchLine(l, &t.switches)
+	case "blockname":
+		return t.blockLine(l, &t.blocks)
+	case "blocksizes":
+		return blockSizes(l, &t.cluster.Network)
+	}
+	return l.errorf("%s: unknown in topology.conf; valid are %s", l.pairs[0].key, topologyKeys)
+}
+
+// linkNodes tells nodes which switch and which block they are below.
+func (r *reader) linkNodes() {
+	n := &r.cluster.Network
 	leaf, block := map[string]string{}, map[string]string{}
 	for _, s := range n.Switches {
 		for _, node := range s.Nodes {
@@ -62,7 +84,6 @@ func (r *reader) topologyConf(name string) error {
 			node.Block, node.Switch = node.Switch, "" // of Topology= on the node's line
 		}
 	}
-	return nil
 }
 
 // switchLine reads "SwitchName=s1 Switches=..." or "... Nodes=...".
@@ -81,17 +102,17 @@ func (r *reader) switchLine(l line, t *tree) error {
 	t.at[s.Name] = l
 	for _, p := range l.pairs[1:] {
 		switch strings.ToLower(p.key) {
-		case "switches":
+		case "switches", "children":
 			// Guides also write s1:s2. No name has a colon.
 			if strings.Contains(p.value, ":") {
-				r.warn(l, "Switches=%s: the names are taken for separated by commas", p.value)
+				r.warn(l, "%s=%s: the names are taken for separated by commas", p.key, p.value)
 				p.value = strings.ReplaceAll(p.value, ":", ",")
 			}
-			if s.Switches, err = t.children(l, p, s.Name); err != nil {
+			if s.Switches, err = t.children(l, p, "s", s.Name); err != nil {
 				return err
 			}
 		case "nodes":
-			if s.Nodes, err = t.children(l, p, s.Name); err != nil {
+			if s.Nodes, err = t.children(l, p, "n", s.Name); err != nil {
 				return err
 			}
 			r.warnUnknown(l, s.Nodes)
@@ -102,20 +123,25 @@ func (r *reader) switchLine(l line, t *tree) error {
 		}
 	}
 	if (s.Nodes == nil) == (s.Switches == nil) {
-		return l.errorf("SwitchName=%s: want either Switches= or Nodes=", s.Name)
+		either := "Switches= or Nodes="
+		if l.pairs[0].key == "switch" { // of topology.yaml
+			either = "children= or nodes="
+		}
+		return l.errorf("%s=%s: want either %s", l.pairs[0].key, s.Name, either)
 	}
 	r.cluster.Network.Switches = append(r.cluster.Network.Switches, s)
 	return nil
 }
 
-// children are the names below a switch, none of which may have another parent.
-func (t *tree) children(l line, p pair, parent string) ([]string, error) {
+// children are the names below a switch, none of which may have another parent. Switches
+// and nodes have names of their own: kind is "s" or "n".
+func (t *tree) children(l line, p pair, kind, parent string) ([]string, error) {
 	names, err := hosts(l, p)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range names {
-		key := strings.ToLower(p.key[:1]) + "/" + name // switches and nodes have names of their own
+		key := kind + "/" + name
 		if other, ok := t.parent[key]; ok {
 			return nil, l.bad(p, "each name below one parent: "+name+" is below "+other+" too ("+l.file+":"+formatInt(int64(t.at[other].number))+")")
 		}
@@ -141,7 +167,8 @@ func checkTree(switches []job.Switch, t tree) error {
 	for _, s := range switches {
 		for _, child := range s.Switches {
 			if _, ok := t.at[child]; !ok {
-				return t.at[s.Name].bad(pair{"Switches", child}, "switches that have a line of their own")
+				l := t.at[s.Name]
+				return l.bad(pair{l.pairs[len(l.pairs)-1].key, child}, "switches that are defined themselves")
 			}
 		}
 	}
@@ -150,7 +177,8 @@ func checkTree(switches []job.Switch, t tree) error {
 		for at, ok := t.parent["s/"+s.Name]; ok; at, ok = t.parent["s/"+at] {
 			path = append(path, at)
 			if at == s.Name {
-				return t.at[s.Name].errorf("SwitchName=%s: it is above itself: %s", s.Name, strings.Join(path, " < "))
+				l := t.at[s.Name]
+				return l.errorf("%s=%s: it is above itself: %s", l.pairs[0].key, s.Name, strings.Join(path, " < "))
 			}
 			if len(path) > len(switches) {
 				break // a cycle that s is only below; its own switches report it
@@ -169,10 +197,10 @@ func (r *reader) blockLine(l line, t *tree) error {
 	t.at[b.Name] = l
 	for _, p := range l.pairs[1:] {
 		if !strings.EqualFold(p.key, "nodes") {
-			return l.errorf("%s: unknown in a line of a block; valid are BlockName, Nodes", p.key)
+			return l.errorf("%s: unknown in a line of a block; valid are %s, Nodes", p.key, l.pairs[0].key)
 		}
 		var err error
-		if b.Nodes, err = t.children(l, p, b.Name); err != nil {
+		if b.Nodes, err = t.children(l, p, "n", b.Name); err != nil {
 			return err
 		}
 		r.warnUnknown(l, b.Nodes)

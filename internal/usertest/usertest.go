@@ -32,8 +32,11 @@ const marker = "GANGWAY_USERTEST"
 // /dev/fuse becomes everybody's first, as distributions have it. Tests that start
 // themselves again must do so by the name /proc/self/exe: os.Executable names a file
 // that the user may not see.
+//
+// Fuzzing stays root's: its corpus is in root's cache, and what is fuzzed are decoders.
 func Main(m *testing.M) int {
-	if os.Geteuid() != 0 {
+	fuzzes := slices.ContainsFunc(os.Args, func(arg string) bool { return strings.HasPrefix(arg, "-test.fuzz=") })
+	if os.Geteuid() != 0 || fuzzes {
 		if os.Getenv(marker) != "" {
 			_ = syscall.Close(3) // this program, see again
 			_ = os.Unsetenv(marker)

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	chartWidth  = 960.0
-	chartLeft   = 56.0
-	chartRight  = chartWidth - 24
-	chartSteps  = 480 // points of a line
-	ganttNodes  = 64
-	ganttBars   = 5000
-	ganttHeight = 13.0 // of a node
+	chartWidth = 960.0
+	chartLeft  = 56.0
+	chartRight = chartWidth - 24
+	chartSteps = 480 // points of a line
+	ganttNodes = 64
+	ganttBars  = 5000
+	ganttRow   = 13.0 // height of a node, where there are many
 )
 
 // bins cuts a run into equal parts and averages in each what pick says, over time.
@@ -141,7 +141,8 @@ func (r *Result) gantt() (picture, note string) {
 		note += fmt.Sprintf("Shown are %s of %s, about the moment when most jobs waited.", span(seconds64(to.Sub(from))), span(r.Makespan))
 	}
 	left := chartLeft + 30
-	height := 30 + ganttHeight*float64(len(nodes))
+	row := rowHeight(len(nodes))
+	height := 30 + row*float64(len(nodes))
 	s := newSVG(chartWidth, height, "jobs by node")
 	f := &frame{
 		s: s, left: left, top: 4, right: chartRight, bottom: height - 22,
@@ -149,14 +150,19 @@ func (r *Result) gantt() (picture, note string) {
 	}
 	f.gridX(timeTicks(f.x0, f.x1))
 	for i, n := range nodes {
-		y := f.top + ganttHeight*float64(i)
-		s.text(left-6, y+ganttHeight-3.5, "end", "tick", n.name)
+		y := f.top + row*float64(i)
+		s.text(left-6, y+row/2+3, "end", "tick", n.name)
 		if i > 0 && nodes[i-1].leaf != n.leaf {
 			s.line(left-60, y-0.5, f.right, y-0.5, "axis")
 		}
 	}
 	r.drawBars(f, nodes, bars)
 	return s.end(), note
+}
+
+// rowHeight is that of a node in the Gantt chart: a few get more room.
+func rowHeight(nodes int) float64 {
+	return min(max(ganttRow, 240/float64(max(nodes, 1))), 120)
 }
 
 // barsOn are the runs on one of the first nodes.
@@ -205,6 +211,7 @@ func (r *Result) drawBars(f *frame, nodes []node, bars []bar) {
 	if r.onGPUs {
 		unit = "GPUs"
 	}
+	row := rowHeight(len(nodes))
 	for _, b := range bars {
 		title := fmt.Sprintf("job %d: %d %s on %d nodes, %s", b.id, b.size, unit, len(b.nodes), span(seconds64(b.end.Sub(b.start))))
 		for k, i := range b.nodes {
@@ -219,8 +226,8 @@ func (r *Result) drawBars(f *frame, nodes []node, bars []bar) {
 			}
 			x0 := max(f.x(seconds64(b.start.Sub(r.begin))), f.left)
 			x1 := min(f.x(seconds64(b.end.Sub(r.begin))), f.right)
-			laneHeight := (ganttHeight - 1.5) / float64(len(lane))
-			f.s.rect(x0, f.top+ganttHeight*float64(i)+laneHeight*float64(at), max(x1-x0, 0.4), laneHeight*float64(min(want, len(lane))),
+			laneHeight := (row - 1.5) / float64(len(lane))
+			f.s.rect(x0, f.top+row*float64(i)+laneHeight*float64(at), max(x1-x0, 0.4), laneHeight*float64(min(want, len(lane))),
 				"s"+strconv.Itoa(sizeClass(b.size)), title)
 		}
 	}

@@ -81,8 +81,11 @@ func TestGoldenHashes(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s, %s, %s: %v", name, limits, p.name, err)
 				}
+				if r.Promise.Unsaid > 0 {
+					t.Errorf("%s, %s, %s: %d starts are later than promised, without a reason", name, limits, p.name, r.Promise.Unsaid)
+				}
 				fmt.Fprintf(&got, "%-24s %-6s %-13s %s completed=%d wait=%.3f p95=%.3f used=%.4f broken=%d\n",
-					name, limits, p.name, r.DecisionHash, r.Complete, r.Wait.Mean, r.Wait.P95, r.Utilisation, r.Promise.Broken)
+					name, limits, p.name, r.DecisionHash, r.Complete, r.Wait.Mean, r.Wait.P95, r.Utilisation, r.Promise.Breaches)
 			}
 		}
 	}

@@ -13,6 +13,9 @@ import (
 func (r *Report) HTML(w io.Writer) error {
 	var b strings.Builder
 	title := fmt.Sprintf("%s on %d nodes", r.Trace.Name, r.Cluster.Nodes)
+	if r.Cluster.Nodes == 1 {
+		title = r.Trace.Name + " on one node"
+	}
 	fmt.Fprintf(&b, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"+
 		"<title>%s</title>\n<style>%s</style>\n</head>\n<body>\n<main>\n", html.EscapeString(title), pageStyle)
 	fmt.Fprintf(&b, "<h1>%s</h1>\n<p class=\"sub\">%s</p>\n", html.EscapeString(title), html.EscapeString(r.summary()))
@@ -27,9 +30,9 @@ func (r *Report) HTML(w io.Writer) error {
 	if ours.onGPUs {
 		unit = "GPUs"
 	}
-	r.section(&b, unit+" in use", "The part of all "+unit+" that jobs had.", true,
+	r.section(&b, unit+" in use", "The part of all "+unit+" that jobs had, by the time since the first submission.", true,
 		r.overTime(unit+" in use over time", 220, true, func(x *Result, s step) float64 { return float64(s.value(x.onGPUs)) / float64(max(x.capacity, 1)) }))
-	r.section(&b, "Jobs waiting", "", true, r.overTime("jobs waiting over time", 160, false, func(_ *Result, s step) float64 { return float64(s.wait) }))
+	r.section(&b, "Jobs waiting", "How many jobs were submitted and had not started.", true, r.overTime("jobs waiting over time", 160, false, func(_ *Result, s step) float64 { return float64(s.wait) }))
 	r.section(&b, "Waits", "The part of the jobs that had started after waiting so long.", true, r.waits())
 	picture, note := ours.gantt()
 	r.section(&b, "Jobs by node: "+ours.Policy, note, false, ganttLegend(unit)+picture)
@@ -47,7 +50,7 @@ func (r *Report) summary() string {
 		text.WriteString(fmt.Sprintf(" Left out: %d jobs (%s).", l.Jobs, l.Why))
 	}
 	if r.Trace.Broken > 0 {
-		text.WriteString(fmt.Sprintf(" Skipped: %d broken lines.", r.Trace.Broken))
+		text.WriteString(" Skipped: " + brokenLines(r.Trace.Broken) + ".")
 	}
 	return text.String()
 }
@@ -58,17 +61,32 @@ func (r *Report) cards(b *strings.Builder, x *Result) {
 	if x.Promise.Jobs > 0 {
 		promise = fmt.Sprintf("%d of %d jobs started later than promised", x.Promise.Late, x.Promise.Jobs)
 	}
+	delivered := amount(x.GPUHours) + " GPU hours delivered"
+	if !x.onGPUs {
+		delivered = amount(x.CPUHours) + " CPU hours delivered"
+	}
 	b.WriteString("<div class=\"cards\">\n")
 	for _, card := range [][3]string{
 		{"mean wait", span(x.Wait.Mean), "p95 " + span(x.Wait.P95)},
-		{"utilisation", fmt.Sprintf("%.1f %%", 100*x.Utilisation), amount(x.GPUHours) + " GPU hours delivered"},
-		{"promises broken", strconv.Itoa(x.Promise.Broken), promise},
-		{"decision, p99", fmt.Sprintf("%.0f µs", x.Decide.P99), fmt.Sprintf("%.0f decisions a second", x.DecisionsSec)},
+		{"utilisation", fmt.Sprintf("%.1f %%", 100*x.Utilisation), delivered},
+		{"promises broken, jobs", strconv.Itoa(x.Promise.Broken), promise},
+		{"decision, p99", micros(x.Decide.P99), fmt.Sprintf("%.0f decisions a second", x.DecisionsSec)},
 	} {
 		fmt.Fprintf(b, "<div class=\"card\"><div class=\"name\">%s</div><div class=\"value\">%s</div><div class=\"more\">%s</div></div>\n",
 			html.EscapeString(card[0]), html.EscapeString(card[1]), html.EscapeString(card[2]))
 	}
 	b.WriteString("</div>\n")
+}
+
+// micros is a latency for people.
+func micros(us float64) string {
+	switch {
+	case us < 1e3:
+		return fmt.Sprintf("%.0f µs", us)
+	case us < 1e6:
+		return fmt.Sprintf("%.1f ms", us/1e3)
+	}
+	return fmt.Sprintf("%.2f s", us/1e6)
 }
 
 func (r *Report) section(b *strings.Builder, title, note string, legend bool, picture string) {
@@ -88,11 +106,11 @@ func (r *Report) section(b *strings.Builder, title, note string, legend bool, pi
 
 func ganttLegend(unit string) string {
 	var b strings.Builder
-	b.WriteString("<p class=\"legend\">")
+	b.WriteString("<p class=\"legend\"><span>" + unit + " of a job:</span>")
 	for i, name := range []string{"1", "2-3", "4-7", "8", "9-31", "32-127", "128 and more"} {
 		fmt.Fprintf(&b, "<span><i class=\"g%d\"></i>%s</span>", i, name)
 	}
-	b.WriteString("<span>" + unit + " of a job</span></p>\n")
+	b.WriteString("</p>\n")
 	return b.String()
 }
 

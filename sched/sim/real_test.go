@@ -1,6 +1,7 @@
 package sim_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -35,12 +36,19 @@ func run(t *testing.T, name string, p sim.Policy, c *sim.Cluster, trace *sim.Tra
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	t.Logf("%s, limits %s: wait mean %.0f s, p95 %.0f s, used %.1f %%, promises %d, late %d, broken %d; decisions p99 %.0f us, %.0f/s, in %.1f s; hash %s",
-		name, r.Limits, r.Wait.Mean, r.Wait.P95, 100*r.Utilisation, r.Promise.Jobs, r.Promise.Late, r.Promise.Broken, r.Decide.P99, r.DecisionsSec, r.WallSeconds, r.DecisionHash)
+	t.Logf("%s, limits %s: wait mean %.0f s, p95 %.0f s, used %.1f %%, promises %d, late %d, broken %s; decisions p99 %.0f us, %.0f/s, in %.1f s; hash %s",
+		name, r.Limits, r.Wait.Mean, r.Wait.P95, 100*r.Utilisation, r.Promise.Jobs, r.Promise.Late, brokenText(r), r.Decide.P99, r.DecisionsSec, r.WallSeconds, r.DecisionHash)
+	if r.Promise.Unsaid > 0 {
+		t.Errorf("%s: %d jobs started after what they were promised, without a reason", name, r.Promise.Unsaid)
+	}
 	if r.Complete+r.Refused != len(trace.Jobs) {
 		t.Errorf("%s: %d of %d jobs ended, %d were refused", name, r.Complete, len(trace.Jobs), r.Refused)
 	}
 	return r
+}
+
+func brokenText(r *sim.Result) string {
+	return fmt.Sprintf("of %d jobs, %d times: %v", r.Promise.Broken, r.Promise.Breaches, r.Promise.Reasons)
 }
 
 // TestRealPhilly: on Philly at load 0.90 the scheduler's waits are below those of each
@@ -52,7 +60,7 @@ func TestRealPhilly(t *testing.T) {
 	}
 	c := sim.Uniform(sim.Shape{Nodes: 52, CPUs: 64, GPUs: 8})
 	ours := run(t, "gangway", sched.New(), c, trace, sim.Options{})
-	if ours.Promise.Broken > 0 || ours.Promise.Late > 0 {
+	if ours.Promise.Breaches > 0 || ours.Promise.Late > 0 {
 		t.Errorf("promises: %+v", ours.Promise)
 	}
 	for _, m := range []*sim.Model{sim.FIFOModel(), sim.CycleModel()} {

@@ -63,6 +63,9 @@ func NewReport(t *Trace, c *Cluster) *Report {
 		}
 		demand += float64(size) * seconds64(j.Run)
 	}
+	if len(t.Jobs) == 0 {
+		return r
+	}
 	length := t.Jobs[len(t.Jobs)-1].Submit.Sub(t.Jobs[0].Submit)
 	r.Trace.Days = round(float64(length)/float64(job.Day), 5)
 	if length > 0 && capacity > 0 {
@@ -79,7 +82,7 @@ func (r *Report) Text(w io.Writer) error {
 		fmt.Fprintf(&b, "         left out: %d jobs (%s)\n", l.Jobs, l.Why)
 	}
 	if r.Trace.Broken > 0 {
-		fmt.Fprintf(&b, "         skipped: %d broken lines, the first: %s\n", r.Trace.Broken, r.Trace.First[0].Error())
+		fmt.Fprintf(&b, "         skipped: %s, the first: %s\n", brokenLines(r.Trace.Broken), r.Trace.First[0].Error())
 	}
 	fmt.Fprintf(&b, "cluster  %s: %d nodes, %d CPUs, %d GPUs, %d leaf switches\n\n", r.Cluster.Name, r.Cluster.Nodes, r.Cluster.CPUs, r.Cluster.GPUs, r.Cluster.Switches)
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -96,6 +99,13 @@ func (r *Report) Text(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func brokenLines(n int) string {
+	if n == 1 {
+		return "1 broken line"
+	}
+	return fmt.Sprintf("%d broken lines", n)
 }
 
 // rows are the results side by side: the head, and a row for each figure.
@@ -135,17 +145,36 @@ func (r *Report) rows() [][]string {
 		}
 		return span(x.Promise.Error.P50) + " / " + span(x.Promise.Error.P95)
 	})
-	add("promises, late, broken", func(x *Result) string {
+	add("promises, late", func(x *Result) string {
 		if x.Promise.Jobs == 0 {
 			return "-"
 		}
-		return fmt.Sprintf("%d, %d, %d", x.Promise.Jobs, x.Promise.Late, x.Promise.Broken)
+		return fmt.Sprintf("%d, %d", x.Promise.Jobs, x.Promise.Late)
 	})
+	add("promises broken", func(x *Result) string { return x.Promise.brokenText() })
 	add("decision p50 / p99", func(x *Result) string { return fmt.Sprintf("%.1f / %.1f us", x.Decide.P50, x.Decide.P99) })
 	add("decisions a second", func(x *Result) string { return fmt.Sprintf("%.0f", x.DecisionsSec) })
 	add("run in", func(x *Result) string { return fmt.Sprintf("%.2f s", x.WallSeconds) })
 	add("decisionHash", func(x *Result) string { return x.DecisionHash })
 	return rows
+}
+
+// brokenText says of how many jobs promises were broken, how often, and why.
+func (p *Promises) brokenText() string {
+	switch {
+	case p.Jobs == 0:
+		return "-"
+	case p.Breaches == 0 && p.Unsaid == 0:
+		return "none"
+	}
+	text := fmt.Sprintf("of %d jobs, %d times", p.Broken, p.Breaches)
+	for _, r := range p.Reasons {
+		text += fmt.Sprintf("; %d: %s", r.Times, r.Why)
+	}
+	if p.Unsaid > 0 {
+		text += fmt.Sprintf("; %d WITHOUT A REASON", p.Unsaid)
+	}
+	return text
 }
 
 // amount is a number with as many digits as say something.

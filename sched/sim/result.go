@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -47,7 +48,7 @@ type Result struct {
 
 	begin, lastSubmit, lastEnd job.Time
 	applied, decided           histogram
-	started, broken, moments   int
+	started, moments           int
 	wall                       time.Duration
 	steps                      []step
 	bars                       []bar
@@ -80,13 +81,24 @@ type Spread struct {
 	Ratio   float64 `json:"ratio"`   // leaves used to leaves needed, over all
 }
 
-// Promises compares starts with the first start that a job was promised.
+// Promises compares starts with the first start that a job was promised. What comes before
+// a job may take its promise back again and again: a job with more priority, or a failure.
 type Promises struct {
-	Jobs   int          `json:"jobs"`    // that waited and were promised a start
-	Error  Distribution `json:"error_s"` // how far off the promise was
-	Bias   float64      `json:"bias_s"`  // mean of start less promise: negative is earlier
-	Late   int          `json:"late"`    // jobs that started after it
-	Broken int          `json:"broken"`  // promises that the scheduler took back
+	Jobs     int          `json:"jobs"`     // that waited and were promised a start
+	Error    Distribution `json:"error_s"`  // how far off the promise was
+	Bias     float64      `json:"bias_s"`   // mean of start less promise: negative is earlier
+	Late     int          `json:"late"`     // jobs that started after it
+	Broken   int          `json:"broken"`   // jobs of which a promise was taken back
+	Breaches int          `json:"breaches"` // how often that was, each with its reason
+	Reasons  []Reason     `json:"reasons"`  // of these
+	// Unsaid are starts after a promise that nobody had taken back: a bug.
+	Unsaid int `json:"late_without_reason"`
+}
+
+// Reason is why promises were taken back.
+type Reason struct {
+	Why   string `json:"why"` // without the numbers and names
+	Times int    `json:"times"`
 }
 
 // node is a node in the Gantt chart.
@@ -111,11 +123,37 @@ const tau = 10.0
 // keepWhy is how many refused jobs are named.
 const keepWhy = 5
 
+// keepReasons is how many kinds of reasons are told apart.
+const keepReasons = 16
+
 func (r *Result) refuse(j *Job, err error) {
 	r.Refused++
 	if len(r.WhyNot) < keepWhy {
 		r.WhyNot = append(r.WhyNot, Why{j.Line, err.Error()})
 	}
+}
+
+// whyBroken counts the reasons of breaches. Jobs and nodes are in them by their names, so
+// they are cut to the words.
+func (r *Result) whyBroken(why string) {
+	words := strings.Fields(why)
+	for i, w := range words {
+		if i > 0 && (words[i-1] == "job" || words[i-1] == "node" || words[i-1] == "switch" || words[i-1] == "partition") || strings.ContainsAny(w, "0123456789") {
+			words[i] = "X"
+		}
+	}
+	why = strings.Join(words, " ")
+	for i := range r.Promise.Reasons {
+		if r.Promise.Reasons[i].Why == why {
+			r.Promise.Reasons[i].Times++
+			return
+		}
+	}
+	if len(r.Promise.Reasons) == keepReasons {
+		r.Promise.Reasons[keepReasons-1] = Reason{"others", r.Promise.Reasons[keepReasons-1].Times + 1}
+		return
+	}
+	r.Promise.Reasons = append(r.Promise.Reasons, Reason{why, 1})
 }
 
 func (r *Result) count(s job.State) {
@@ -144,6 +182,9 @@ func (s *simulation) finish(offset job.Duration) {
 		submit := j.Submit.Add(offset)
 		r.lastSubmit = max(r.lastSubmit, submit)
 		r.lastEnd = max(r.lastEnd, o.end)
+		if o.breached {
+			r.Promise.Broken++
+		}
 		r.GPUHoursLost += hours(o.killed) * float64(o.share.gpus)
 		if o.start == 0 {
 			if !o.refused && o.end == 0 {
@@ -177,10 +218,11 @@ func (s *simulation) finish(offset job.Duration) {
 	}
 	r.Wait, r.Slowdown, r.Promise.Error = distribution(waits), distribution(slowdowns), distribution(errs)
 	r.waits = waits // sorted by now
-	r.Promise.Jobs, r.Promise.Broken = len(errs), r.broken
+	r.Promise.Jobs = len(errs)
 	if len(errs) > 0 {
 		r.Promise.Bias = round(bias/float64(len(errs)), 3)
 	}
+	r.lastEnd = max(r.lastEnd, r.begin) // where nothing ran
 	r.Makespan = seconds64(r.lastEnd.Sub(r.begin))
 	r.steps = s.meter.steps
 	r.Utilisation = round(r.used(onGPUs, r.lastEnd), 6)

@@ -48,7 +48,7 @@ func TestSchedulerHolds(t *testing.T) {
 		if result.Complete+result.Refused != len(trace.Jobs) {
 			t.Fatalf("%d of %d jobs ended, %d were refused", result.Complete, len(trace.Jobs), result.Refused)
 		}
-		if result.Promise.Broken > 0 || result.Promise.Late > 0 {
+		if result.Promise.Breaches > 0 || result.Promise.Late > 0 || result.Promise.Unsaid > 0 {
 			t.Fatalf("promises: %+v", result.Promise)
 		}
 		for i := 1; i < len(r.order) && c.Config.Backfill == job.None; i++ {

@@ -70,6 +70,8 @@ type outcome struct {
 	start    job.Time // 0: not yet
 	end      job.Time // 0: not yet
 	promised job.Time // first promise; 0: none
+	standing job.Time // the promise that holds; 0: none
+	breached bool     // one was taken back
 	attempt  int
 	killed   job.Duration // of its runs that were lost
 	refused  bool
@@ -117,6 +119,9 @@ const maxIdle = 1_000_000
 
 // Run runs a trace on a cluster until all of its jobs have ended or none can start.
 func Run(ctx context.Context, p Policy, c *Cluster, t *Trace, o Options) (*Result, error) {
+	if len(t.Jobs) == 0 {
+		return nil, errors.New("the trace has no jobs")
+	}
 	c.partition()
 	s := &simulation{policy: p, trace: t, options: o, totals: c.totals(), outcome: make([]outcome, len(t.Jobs)), left: len(t.Jobs)}
 	if s.totals.nodes == 0 {
@@ -265,21 +270,15 @@ func (s *simulation) decide() error {
 				return err
 			}
 		case job.Promised:
-			for _, p := range d.Starts {
-				if p.ID < 1 || int(p.ID) > len(s.outcome) {
-					return fmt.Errorf("promise job %d a start: there is none such", p.ID)
-				}
-				if o := &s.outcome[p.ID-1]; o.promised == 0 && p.Start != job.Never {
-					o.promised = p.Start
-				}
+			if err := s.promise(d); err != nil {
+				return err
 			}
-			s.result.broken += len(d.Broken)
 		case job.Requeued:
 			o := &s.outcome[d.ID-1]
 			s.meter.stop(s.now, o)
 			s.meter.queued(s.now, 1)
 			o.killed += s.now.Sub(o.start)
-			o.start = 0
+			o.start, o.standing = 0, 0
 		case job.Killed:
 			o := &s.outcome[d.ID-1]
 			if o.start != 0 {
@@ -295,6 +294,36 @@ func (s *simulation) decide() error {
 	return nil
 }
 
+// promise notes what jobs are promised, and what is taken back.
+func (s *simulation) promise(d job.Promised) error {
+	for _, p := range d.Starts {
+		if p.ID < 1 || int(p.ID) > len(s.outcome) {
+			return fmt.Errorf("promise job %d a start: there is none such", p.ID)
+		}
+		o := &s.outcome[p.ID-1]
+		if p.Start == 0 || p.Start == job.Never {
+			continue // its place is given up, and another one follows; or nothing is promised
+		}
+		if o.promised == 0 {
+			o.promised = p.Start
+		}
+		// What replaces a promise without a word must be earlier.
+		if o.standing == 0 || p.Start < o.standing {
+			o.standing = p.Start
+		}
+	}
+	for _, b := range d.Broken {
+		if b.ID < 1 || int(b.ID) > len(s.outcome) {
+			return fmt.Errorf("take back a promise of job %d: there is none such", b.ID)
+		}
+		o := &s.outcome[b.ID-1]
+		o.standing, o.breached = b.Now, true
+		s.result.Promise.Breaches++
+		s.result.whyBroken(b.Why)
+	}
+	return nil
+}
+
 // start starts a job: it ends when it has run, or at its limit.
 func (s *simulation) start(d job.Started) error {
 	if d.ID < 1 || int(d.ID) > len(s.outcome) {
@@ -303,6 +332,9 @@ func (s *simulation) start(d job.Started) error {
 	o, j := &s.outcome[d.ID-1], &s.trace.Jobs[d.ID-1]
 	if o.start != 0 || o.end != 0 || o.refused {
 		return fmt.Errorf("start job %d at %d: it runs or has ended", d.ID, s.now)
+	}
+	if o.standing != 0 && s.now > o.standing {
+		s.result.Promise.Unsaid++
 	}
 	o.start = s.now
 	o.attempt++

@@ -103,7 +103,7 @@ func TestMeasures(t *testing.T) {
 	p.script[30] = []job.Event{
 		job.Started{ID: 3, Allocation: on(4, "n00004")},
 		job.Requeued{ID: 2, Cause: "node down"},
-		job.Promised{Broken: []job.Breach{{ID: 4}}},
+		job.Promised{Broken: []job.Breach{{ID: 4, Was: firstDay(60), Now: firstDay(60), Why: "job 2 comes before it"}}},
 	}
 	p.script[60] = []job.Event{job.Started{ID: 4, Allocation: limited}, job.Started{ID: 2, Allocation: on(4, "n00003", "n00004")}}
 	r, err := sim.Run(t.Context(), p, c, trace, sim.Options{})
@@ -132,7 +132,7 @@ func TestMeasures(t *testing.T) {
 		t.Errorf("%+v", r.Spread)
 	}
 	// Job 3 started 10 s before its first promise, job 4 at it.
-	if p := r.Promise; p.Jobs != 2 || p.Error.Mean != 5 || p.Bias != -5 || p.Late != 0 || p.Broken != 1 {
+	if p := r.Promise; p.Jobs != 2 || p.Error.Mean != 5 || p.Bias != -5 || p.Late != 0 || p.Broken != 1 || p.Breaches != 1 || p.Unsaid != 0 || p.Reasons[0] != (sim.Reason{Why: "job X comes before it", Times: 1}) {
 		t.Errorf("%+v", p)
 	}
 }
@@ -140,6 +140,35 @@ func TestMeasures(t *testing.T) {
 // firstDay is seconds after the first submission of a trace that begins at 0.
 func firstDay(seconds int) job.Time {
 	return job.Time(job.Day) + job.Time(seconds)*1000
+}
+
+// TestPromises: a promise that is taken back several times counts once a job and each time;
+// a start that comes late though nothing was taken back is told apart.
+func TestPromises(t *testing.T) {
+	c := sim.Uniform(sim.Shape{Nodes: 3, CPUs: 4, GPUs: 4})
+	breach := func(id job.ID, now int, why string) job.Event {
+		return job.Promised{Starts: []job.Promise{{ID: id, Start: firstDay(now)}}, Broken: []job.Breach{{ID: id, Now: firstDay(now), Why: why}}}
+	}
+	p := &fake{next: []job.Time{10, 20, 30, 60}, script: map[job.Time][]job.Event{
+		0:  {job.Promised{Starts: []job.Promise{{ID: 1, Start: firstDay(10)}, {ID: 2, Start: firstDay(10)}, {ID: 3, Start: firstDay(20)}}}},
+		10: {breach(1, 30, "node n00001 is down"), breach(1, 50, "job 7 comes before it")},
+		20: {job.Promised{Starts: []job.Promise{{ID: 1}}}, job.Started{ID: 3, Allocation: on(4, "n00003")}},
+		30: {job.Started{ID: 2, Allocation: on(4, "n00001")}, breach(1, 60, "job 8 comes before it")},
+		60: {job.Started{ID: 1, Allocation: on(4, "n00002")}},
+	}}
+	r, err := sim.Run(t.Context(), p, c, jobs([3]int{0, 5, 4}, [3]int{0, 5, 4}, [3]int{0, 5, 4}), sim.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q := r.Promise; q.Jobs != 3 || q.Late != 2 || q.Broken != 1 || q.Breaches != 3 || q.Unsaid != 1 || fmt.Sprint(q.Reasons) != "[{node X is down 1} {job X comes before it 2}]" {
+		t.Errorf("%+v", q)
+	}
+	var text strings.Builder
+	report := sim.NewReport(&sim.Trace{}, c)
+	report.Results = []*sim.Result{r}
+	if err := report.Text(&text); err != nil || !strings.Contains(text.String(), "of 1 jobs, 3 times; 1: node X is down; 2: job X comes before it; 1 WITHOUT A REASON") {
+		t.Errorf("%v\n%s", err, text.String())
+	}
 }
 
 // TestRefusesNonsense: decisions that cannot be are errors of the run.
@@ -160,6 +189,9 @@ func TestRefusesNonsense(t *testing.T) {
 	}
 	if _, err := sim.Run(t.Context(), &fake{}, &sim.Cluster{}, jobs([3]int{0, 5, 4}), sim.Options{}); err == nil {
 		t.Error("ran on no node")
+	}
+	if _, err := sim.Run(t.Context(), &fake{}, c, &sim.Trace{}, sim.Options{}); err == nil {
+		t.Error("ran no jobs")
 	}
 	if _, err := sim.Run(t.Context(), restless{}, c, jobs([3]int{0, 5, 4}), sim.Options{}); err == nil || !strings.Contains(err.Error(), "nothing came of it") {
 		t.Errorf("%v", err)

@@ -115,7 +115,16 @@ func timeTicks(from, to float64) (values []float64, text func(float64) string) {
 	for v := math.Ceil(from/step) * step; v <= to+step/1e6; v += step {
 		values = append(values, v)
 	}
-	return values, func(v float64) string { return strconv.FormatFloat(round(v/unit, 3), 'f', -1, 64) + " " + letter }
+	return values, func(v float64) string {
+		if days := math.Floor(v / 86400); unit < 86400 && days >= 1 { // far into a long run
+			rest := round((v-days*86400)/unit, 3)
+			if unit < 3600 {
+				return fmt.Sprintf("%.0f d %02d:%02d", days, int(v/3600)%24, int(v/60)%60)
+			}
+			return fmt.Sprintf("%.0f d %s %s", days, strconv.FormatFloat(rest, 'f', -1, 64), letter)
+		}
+		return strconv.FormatFloat(round(v/unit, 3), 'f', -1, 64) + " " + letter
+	}
 }
 
 // niceStep is the round number that is not below v: 1, 2, 5 times a power of ten.

@@ -78,6 +78,9 @@ const (
 	Sacct  Format = "sacct"  // sacct --parsable2, with its header
 )
 
+// ErrFormat is in the error of a trace whose format cannot be found out.
+var ErrFormat = errors.New("its format is not known")
+
 // Formats are all formats, for messages.
 func Formats() []Format { return []Format{SWF, Philly, OpenB, Kueue, Sacct} }
 
@@ -126,8 +129,11 @@ func Read(from io.Reader, o ReadOptions) (*Trace, error) {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
 		}
+		if len(bytes.TrimSpace(head)) == 0 {
+			return nil, errors.New("it is empty")
+		}
 		if o.Format = sniff(head); o.Format == Auto {
-			return nil, fmt.Errorf("its format is not known; known are %v", Formats())
+			return nil, fmt.Errorf("%w; known are %v", ErrFormat, Formats())
 		}
 	}
 	r := &reader{o: o, trace: &Trace{Format: o.Format}, leftOut: map[string]int{}, lines: bufio.NewScanner(in)}

@@ -248,7 +248,7 @@ func TestBroken(t *testing.T) {
 // TestUnreadable: what is no trace at all.
 func TestUnreadable(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                "format is not known",
+		"": "it is empty", " \n\n": "it is empty",
 		"hello\nworld\n":                  "format is not known",
 		"; MaxProcs: 4\n":                 "no job in it",
 		"; x\n1 2\n":                      "line 2: 2 fields: want 18",

@@ -30,6 +30,8 @@ type bench struct {
 	kind   string // of them: torch or small
 
 	boxes *containers // nil until the first part that needs them
+
+	slurmNodes, slurmJobs int // of the queue that Slurm's controller gets
 }
 
 // row is one line of the result.
@@ -50,7 +52,9 @@ func main() {
 	flag.StringVar(&b.usr, "tree", "/usr", "the large tree to make images of")
 	flag.StringVar(&b.kind, "image-kind", "torch", "the image to pull: torch or small (test/images/build.sh)")
 	flag.StringVar(&b.images, "images", "", "where built images are kept, in DIR/KIND (default ~/.cache/gangway-bench/images)")
-	only := flag.String("only", "", "comma-separated parts: start, write, memory, splice, read, image, run, exec, rootfs, resident, together, hooks")
+	only := flag.String("only", "", "comma-separated parts: start, write, memory, splice, read, image, run, exec, rootfs, resident, together, hooks, sched")
+	flag.IntVar(&b.slurmNodes, "slurm-nodes", 1000, "sched: nodes of the cluster that slurmctld gets")
+	flag.IntVar(&b.slurmJobs, "slurm-jobs", 10_000, "sched: jobs that wait on it; 0: leave slurmctld out")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -84,6 +88,7 @@ func (b *bench) run(only string) error {
 		{"resident", b.resident},
 		{"together", b.together},
 		{"hooks", b.hooks},
+		{"sched", b.sched},
 	} {
 		if only != "" && !strings.Contains(","+only+",", ","+part.name+",") {
 			continue
