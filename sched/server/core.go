@@ -196,10 +196,6 @@ func (c *core) later(f func(*core)) {
 func (c *core) decided(e job.Event) {
 	var lost *run
 	switch e := e.(type) {
-	case job.Promised:
-		if len(e.Starts) == 0 && len(e.Broken) == 0 {
-			break
-		}
 	case job.Requeued:
 		lost = c.runs[e.ID]
 	case job.Killed:
