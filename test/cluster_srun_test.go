@@ -46,8 +46,10 @@ func testSrun(t *testing.T, c *cluster) {
 		{append([]string{"-N2", "-o", "none"}, inShell("echo $SLURM_PROCID")...), "", 0, "", ""},
 		{inShell("exit 3"), "", 3, "", `^srun: error: n1: task 0: Exited with exit code 3\n$`},
 		{inShell("kill -9 $$"), "", 137, "", `^srun: error: n1: task 0: Killed\n$`},
-		{append([]string{"-N4"}, inShell("test $SLURM_PROCID = 2 || sleep 1; exit $((SLURM_PROCID+1))")...), "", 3, "",
-			`(?s)srun: error: n3: task 2: Exited with exit code 3\n.*srun: error: first to fail: task 2 on n3, exited with exit code 3; and 3 others\n$`},
+		{
+			append([]string{"-N4"}, inShell("test $SLURM_PROCID = 2 || sleep 1; exit $((SLURM_PROCID+1))")...), "", 3, "",
+			`(?s)srun: error: n3: task 2: Exited with exit code 3\n.*srun: error: first to fail: task 2 on n3, exited with exit code 3; and 3 others\n$`,
+		},
 		{append([]string{"-N4", "-K"}, inShell("test $SLURM_PROCID = 1 && exit 9; sleep 1000")...), "", 9, "", `first to fail: task 1 on n2, exited with exit code 9; and 3 others`},
 		{[]string{"/no/such"}, "", 127, "", `(?s)/no/such.*no such file.*task 0: Exited with exit code 127`},
 		{[]string{"/etc/passwd"}, "", 126, "", `(?s)/etc/passwd.*permission denied.*task 0: Exited with exit code 126`},

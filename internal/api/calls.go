@@ -93,12 +93,6 @@ func (c *Client) Steps(ctx context.Context, id job.ID) (p Page[Step], err error)
 	return p, err
 }
 
-// StepOf asks for one step, with how its ranks ended.
-func (c *Client) StepOf(ctx context.Context, id job.ID, step job.StepID) (s Step, err error) {
-	err = c.call(ctx, http.MethodGet, jobPath(id)+"/steps/"+step.String(), nil, &s, false)
-	return s, err
-}
-
 // Hold keeps an allocation: the job ends soon after nobody does. It returns when ctx ends,
 // the job has ended (io.EOF), or the controller has gone.
 func (c *Client) Hold(ctx context.Context, id job.ID) error {

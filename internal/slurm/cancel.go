@@ -83,12 +83,31 @@ func ParseTarget(text string) (t Target, err error) {
 // cancelFlags are scancel's options.
 func cancelFlags() []Flag {
 	return []Flag{
-		{"account", 'A', RequiredArgument}, {"batch", 'b', NoArgument}, {"ctld", 0, NoArgument}, {"cluster", 0, RequiredArgument},
-		{"clusters", 'M', RequiredArgument}, {"full", 'f', NoArgument}, {"help", 0, NoArgument}, {"hurry", 'H', NoArgument},
-		{"interactive", 'i', NoArgument}, {"jobname", 0, RequiredArgument}, {"name", 'n', RequiredArgument}, {"nodelist", 'w', RequiredArgument},
-		{"partition", 'p', RequiredArgument}, {"qos", 'q', RequiredArgument}, {"quiet", 'Q', NoArgument}, {"reservation", 'R', RequiredArgument},
-		{"sibling", 0, RequiredArgument}, {"signal", 's', RequiredArgument}, {"state", 't', RequiredArgument}, {"usage", 0, NoArgument},
-		{"user", 'u', RequiredArgument}, {"me", 0, NoArgument}, {"verbose", 'v', NoArgument}, {"version", 'V', NoArgument}, {"wckey", 0, RequiredArgument},
+		{"account", 'A', RequiredArgument},
+		{"batch", 'b', NoArgument},
+		{"ctld", 0, NoArgument},
+		{"cluster", 0, RequiredArgument},
+		{"clusters", 'M', RequiredArgument},
+		{"full", 'f', NoArgument},
+		{"help", 0, NoArgument},
+		{"hurry", 'H', NoArgument},
+		{"interactive", 'i', NoArgument},
+		{"jobname", 0, RequiredArgument},
+		{"name", 'n', RequiredArgument},
+		{"nodelist", 'w', RequiredArgument},
+		{"partition", 'p', RequiredArgument},
+		{"qos", 'q', RequiredArgument},
+		{"quiet", 'Q', NoArgument},
+		{"reservation", 'R', RequiredArgument},
+		{"sibling", 0, RequiredArgument},
+		{"signal", 's', RequiredArgument},
+		{"state", 't', RequiredArgument},
+		{"usage", 0, NoArgument},
+		{"user", 'u', RequiredArgument},
+		{"me", 0, NoArgument},
+		{"verbose", 'v', NoArgument},
+		{"version", 'V', NoArgument},
+		{"wckey", 0, RequiredArgument},
 	}
 }
 
@@ -96,9 +115,17 @@ func cancelFlags() []Flag {
 func ParseCancel(args []string, getenv func(string) string) (*Cancel, error) {
 	c := &Cancel{}
 	for _, v := range []struct{ variable, option string }{
-		{"SCANCEL_ACCOUNT", "account"}, {"SCANCEL_BATCH", "batch"}, {"SCANCEL_FULL", "full"}, {"SCANCEL_INTERACTIVE", "interactive"},
-		{"SCANCEL_NAME", "name"}, {"SCANCEL_PARTITION", "partition"}, {"SCANCEL_QOS", "qos"}, {"SCANCEL_STATE", "state"},
-		{"SCANCEL_USER", "user"}, {"SCANCEL_VERBOSE", "verbose"}, {"SCANCEL_WCKEY", "wckey"},
+		{"SCANCEL_ACCOUNT", "account"},
+		{"SCANCEL_BATCH", "batch"},
+		{"SCANCEL_FULL", "full"},
+		{"SCANCEL_INTERACTIVE", "interactive"},
+		{"SCANCEL_NAME", "name"},
+		{"SCANCEL_PARTITION", "partition"},
+		{"SCANCEL_QOS", "qos"},
+		{"SCANCEL_STATE", "state"},
+		{"SCANCEL_USER", "user"},
+		{"SCANCEL_VERBOSE", "verbose"},
+		{"SCANCEL_WCKEY", "wckey"},
 	} {
 		text := getenv(v.variable)
 		if text == "" || !(value{text: text, from: fromEnviron}).on() {

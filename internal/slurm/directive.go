@@ -58,9 +58,9 @@ func ScriptOptions(name string, script []byte) (words []string, err error) {
 			continue
 		}
 		for {
-			word, after, more, err := nextWord(rest)
-			if err != nil {
-				return nil, fatal("%s: line %d: %s", name, number, err)
+			word, after, more, wrong := nextWord(rest)
+			if wrong != "" {
+				return nil, fatal("%s: line %d: %s in [%s]", name, number, wrong, strings.TrimLeft(rest, spaces))
 			}
 			if !more {
 				break
@@ -71,21 +71,24 @@ func ScriptOptions(name string, script []byte) (words []string, err error) {
 	return words, nil
 }
 
-// nextWord reads a word of a directive; more is false where there is none left.
-func nextWord(line string) (word, rest string, more bool, err error) {
-	const space = " \t\r\v\f"
-	line = strings.TrimLeft(line, space)
+// spaces are what isspace(3) says are, within a line.
+const spaces = " \t\r\v\f"
+
+// nextWord reads a word of a directive; more is false where there is none left, and wrong
+// what is wrong.
+func nextWord(line string) (word, rest string, more bool, wrong string) {
+	line = strings.TrimLeft(line, spaces)
 	if line == "" {
-		return "", "", false, nil
+		return "", "", false, ""
 	}
 	if line[0] == ':' {
-		return "", "", false, fmt.Errorf("Unexpected `:` in [%s]", line)
+		return "", "", false, "Unexpected `:`"
 	}
 	var b strings.Builder
 	var quote byte
 	escaped := false
 	i := 0
-	for ; i < len(line) && (quote != 0 || strings.IndexByte(space, line[i]) < 0); i++ {
+	for ; i < len(line) && (quote != 0 || strings.IndexByte(spaces, line[i]) < 0); i++ {
 		switch c := line[i]; {
 		case escaped:
 			escaped = false
@@ -97,15 +100,15 @@ func nextWord(line string) (word, rest string, more bool, err error) {
 		case quote == 0 && (c == '"' || c == '\''):
 			quote = c
 		case quote == 0 && c == '#':
-			return b.String(), "", b.Len() > 0, nil
+			return b.String(), "", b.Len() > 0, ""
 		default:
 			b.WriteByte(c)
 		}
 	}
 	if quote != 0 {
-		return "", "", false, fmt.Errorf("Unmatched `%c` in [%s]", quote, line)
+		return "", "", false, fmt.Sprintf("Unmatched `%c`", quote)
 	}
-	return b.String(), line[i:], true, nil
+	return b.String(), line[i:], true, ""
 }
 
 func hasDirective(script []byte, word string) bool {

@@ -108,11 +108,11 @@ func findLong(flags []Flag, name string) (int, error) {
 	case 1:
 		return like[0], nil
 	}
-	text := fmt.Sprintf("option '--%s' is ambiguous; possibilities:", name)
-	for _, n := range like {
-		text += " '--" + flags[n].Long + "'"
+	names := make([]string, len(like))
+	for i, n := range like {
+		names[i] = "'--" + flags[n].Long + "'"
 	}
-	return 0, &UsageError{text}
+	return 0, &UsageError{fmt.Sprintf("option '--%s' is ambiguous; possibilities: %s", name, strings.Join(names, " "))}
 }
 
 // shortOptions reads a word of single letters, the last of which may have its argument

@@ -17,9 +17,14 @@ import (
 func ParseMoment(text string, now time.Time) (job.Time, error) {
 	at, pos, err := parseMoment(text, now)
 	if err != nil {
-		return 0, fmt.Errorf("Invalid time specification (pos=%d): %s", pos, text)
+		return 0, &Refusal{Lines: []string{badMoment(pos, text)}, Plain: true, Code: badOption}
 	}
 	return at, nil
+}
+
+// badMoment is what Slurm says of a text that is no moment.
+func badMoment(pos int, text string) string {
+	return fmt.Sprintf("Invalid time specification (pos=%d): %s", pos, text)
 }
 
 // parseMoment says in pos how far it understood the text.

@@ -49,7 +49,7 @@ func intoMoment(field func(*Options) *job.Time) func(*Options, value) error {
 		at, pos, err := parseMoment(v.text, o.now)
 		if err != nil {
 			return &Refusal{Code: badOption, Lines: []string{
-				"Invalid time specification (pos=" + strconv.Itoa(pos) + "): " + v.text,
+				badMoment(pos, v.text),
 				o.Command.String() + ": error: Invalid --" + v.name + " specification",
 			}, Plain: true}
 		}

@@ -88,7 +88,7 @@ func nodeFile(name string) ([]string, error) {
 		}}
 	}
 	var all []string
-	for _, word := range strings.Fields(string(b)) {
+	for word := range strings.FieldsSeq(string(b)) {
 		names, err := Expand(word)
 		if err != nil {
 			return nil, refuse(badOption, "Invalid --nodefile node file")
