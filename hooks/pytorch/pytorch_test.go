@@ -72,22 +72,23 @@ func TestTorchrun(t *testing.T) {
 	p := Place{Nodes: 4, Node: 1, Tasks: 1, MasterAddr: "10.0.0.1", MasterPort: 20000, ID: "7.0.1"}
 	const who = "PET_NNODES=4 PET_NODE_RANK=1 PET_RDZV_ID=7.0.1"
 	const end = " PET_RDZV_ENDPOINT=10.0.0.1:20000"
+	const alone = "PET_RDZV_BACKEND=c10d PET_RDZV_ENDPOINT=localhost:0 PET_RDZV_ID=7.0.1.1.0"
 	for _, test := range []struct {
 		args, has, want string
 	}{
-		{"--nnodes=4 --rdzv_backend=c10d x.py", "", who + end},
+		{"--nnodes=4 --rdzv_backend=c10d x.py", "", who + end + " PET_RDZV_CONF=is_host=false"},
 		{"--nnodes=4 --nproc_per_node=8 x.py", "", who + end},
 		{"x.py", "", who + end},
 		{"--nnodes=4 --rdzv_backend=c10d --rdzv_endpoint=head:29500 x.py", "", who},
 		{"--nnodes=4 --master_addr=head --master_port=29500 x.py", "", who},
 		{"--nnodes=4 --rdzv_backend=static --master_addr=head x.py", "", who},
 		{"--nnodes=4 --master_port=29500 x.py", "", who + " PET_RDZV_ENDPOINT=10.0.0.1:29500"},
-		{"--nnodes=4 --rdzv_backend=c10d --master_addr=head x.py", "", who + end}, // which takes no part of it
-		{"--nnodes=1 --nproc_per_node=8 x.py", "", "PET_STANDALONE=1"},
-		{"--standalone x.py", "", "PET_STANDALONE=1"},
+		{"--nnodes=4 --rdzv_backend=c10d --master_addr=head x.py", "", who + end + " PET_RDZV_CONF=is_host=false"}, // which takes no part of it
+		{"--nnodes=1 --nproc_per_node=8 x.py", "", alone},
+		{"--standalone x.py", "", ""},
 		{"--nnodes=1 --master_port=29501 x.py", "", ""},
 		{"--nnodes=1:1 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 x.py", "", ""},
-		{"--nnodes=1:4 --rdzv_backend=c10d x.py", "", who + end},
+		{"--nnodes=1:4 --rdzv_backend=c10d x.py", "PET_RDZV_CONF=timeout=9", who + end},
 		{"x.py", "PET_RDZV_ID=mine", "PET_NNODES=4 PET_NODE_RANK=1" + end},
 		{"x.py", "PET_RDZV_ENDPOINT=head:1", who},
 	} {
@@ -97,10 +98,13 @@ func TestTorchrun(t *testing.T) {
 		}
 	}
 	c, _ := ParseTorchrun([]string{"torchrun", "x.py"})
-	for _, p := range []Place{{Nodes: 1, Tasks: 1, MasterPort: 1}, {Nodes: 4, Tasks: 2, MasterPort: 1}} {
-		if got := strings.Join(c.Environ(p, set()), " "); got != "PET_STANDALONE=1" {
+	ids := map[string]bool{}
+	for _, p := range []Place{{Nodes: 1, Tasks: 1, MasterPort: 1}, {Nodes: 4, Tasks: 2, MasterPort: 1, Local: 1}, {Nodes: 4, Node: 1, Tasks: 2, MasterPort: 1}} {
+		got := c.Environ(p, set())
+		if len(got) != 3 || got[1] != "PET_RDZV_ENDPOINT=localhost:0" || ids[got[2]] {
 			t.Errorf("%+v: %s", p, got)
 		}
+		ids[got[2]] = true
 	}
 	p.MasterAddr = "fe80::1"
 	if got := c.Environ(p, set()); !slices.Contains(got, "PET_RDZV_ENDPOINT=[fe80::1]:20000") {

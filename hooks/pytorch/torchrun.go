@@ -1,6 +1,7 @@
 package pytorch
 
 import (
+	"fmt"
 	"net"
 	"path"
 	"slices"
@@ -120,6 +121,7 @@ func (t Torchrun) alone() bool {
 type Place struct {
 	Nodes, Node int // of the step
 	Tasks       int // on its node
+	Local       int // which of these it is
 	MasterAddr  string
 	MasterPort  int    // held free on the first node; 0: unknown
 	ID          string // of the rendezvous: step and attempt, so that none meets an earlier one
@@ -141,16 +143,15 @@ func (t Torchrun) Environ(p Place, has func(name string) bool) []string {
 	}
 	static := t.Backend == "" || t.Backend == "static"
 	named := t.Endpoint != "" || static && t.MasterAddr != ""
-	if t.alone() || p.Tasks > 1 {
-		if !named && t.Backend == "" && t.MasterPort == "" && (t.alone() || t.Nnodes == "") {
-			set("PET_STANDALONE", "1") // a port and an id that nobody else has
-		}
+	alone := t.alone() || t.Nnodes == "" && (p.Tasks > 1 || p.Nodes < 2)
+	switch {
+	case alone && !named && !t.Standalone && t.Backend == "" && t.MasterPort == "":
+		// As --standalone, which has a port of its own in newer versions only.
+		set("PET_RDZV_BACKEND", "c10d")
+		set("PET_RDZV_ENDPOINT", "localhost:0")
+		set("PET_RDZV_ID", fmt.Sprintf("%s.%d.%d", p.ID, p.Node, p.Local))
 		return env
-	}
-	if p.Nodes < 2 {
-		if !named && t.Backend == "" && t.MasterPort == "" && t.Nnodes == "" {
-			set("PET_STANDALONE", "1")
-		}
+	case alone, p.Tasks > 1, p.Nodes < 2:
 		return env
 	}
 	set("PET_NNODES", strconv.Itoa(p.Nodes))
@@ -162,6 +163,11 @@ func (t Torchrun) Environ(p Place, has func(name string) bool) []string {
 			port = t.MasterPort
 		}
 		set("PET_RDZV_ENDPOINT", net.JoinHostPort(strings.Trim(p.MasterAddr, "[]"), port))
+		if t.Backend == "c10d" {
+			// Who serves is known: torchrun would look whose address the endpoint's is, and
+			// nodes that are one machine are all of that opinion.
+			set("PET_RDZV_CONF", fmt.Sprintf("is_host=%t", p.Node == 0))
+		}
 	}
 	return env
 }

@@ -35,7 +35,7 @@ func (e *Env) torch(s *set, local int) {
 	}
 	s.list = append(s.list, r.Master(e.has)...)
 	s.list = append(s.list, run.Environ(pytorch.Place{
-		Nodes: r.Nodes, Node: e.Node, Tasks: r.LocalWorld, MasterAddr: e.MasterAddr, MasterPort: e.MasterPort,
+		Nodes: r.Nodes, Node: e.Node, Tasks: r.LocalWorld, Local: local, MasterAddr: e.MasterAddr, MasterPort: e.MasterPort,
 		ID: rendezvous(e.Spec),
 	}, e.has)...)
 }

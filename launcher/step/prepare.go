@@ -27,6 +27,9 @@ func (s *step) prepare(ctx context.Context) error {
 		return fmt.Errorf("look at this machine: %w", err)
 	}
 	s.host.Hosts = addHosts(s.host.Hosts, s.Hosts)
+	if s.Hostname != "" && s.Hostname != s.host.Hostname {
+		s.host.Hostname, s.Request.UTS = s.Hostname, true
+	}
 	if s.dir, err = newRunDir(ctx, s.Dirs[0]); err != nil {
 		return err
 	}

@@ -102,6 +102,7 @@ type Options struct {
 	Devices Devices
 	Hooks   Hooks
 
+	Hostname   string   // of the container; empty: the machine's, which it shares
 	Hosts      []byte   // lines that the container's /etc/hosts has besides those of the machine
 	Dirs       []string // for run directories, see RunDirs
 	Containers string   // for named containers, see NamedDir; empty: there are none

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -42,6 +43,7 @@ func (c *contained) prepare(ctx context.Context) (string, error) {
 	o.Request.Command = c.s.args(scriptPath)
 	o.Environ = texts(c.s.spec.Program.Environ)
 	o.Request.Terminal = c.s.spec.Program.Terminal
+	o.Hostname = c.s.Node
 	o.Hosts = hostLines(c.s.spec.Job.Nodes, c.s.spec.Job.Addrs)
 	o.Log = c.s.Log
 	if err := c.mount(&o); err != nil {
@@ -115,13 +117,23 @@ func bind(source, target string, kind spec.Kind) spec.Mount {
 	}
 }
 
-// hostLines are the job's nodes, as /etc/hosts has them.
+// hostLines are the job's nodes, as /etc/hosts has them. Those that are one machine have
+// different addresses of it, so that each has a name: torchrun takes two processes whose
+// names and numbers are the same for one, and containers all begin with the same numbers.
 func hostLines(names, addrs []string) []byte {
 	var b strings.Builder
 	for i, name := range names {
-		if i < len(addrs) && addrs[i] != "" && addrs[i] != name {
-			fmt.Fprintf(&b, "%s\t%s\n", addrs[i], name)
+		if i >= len(addrs) || addrs[i] == name {
+			continue
 		}
+		addr := net.ParseIP(addrs[i])
+		if addr == nil {
+			continue // a name, which resolves by itself
+		}
+		if addr.IsLoopback() {
+			addr = net.IPv4(127, 1, byte((i+1)>>8), byte(i+1))
+		}
+		fmt.Fprintf(&b, "%s\t%s\n", addr, name)
 	}
 	return []byte(b.String())
 }
