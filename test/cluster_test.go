@@ -63,7 +63,7 @@ func TestCluster(t *testing.T) {
 	bin := clusterPrograms(t)
 	for name, test := range map[string]func(*testing.T, string){
 		"path": testClusterPath, "goes on": testClusterGoesOn, "kill": testClusterKill, "torch": testClusterTorch,
-		"commands": testClusterCommands,
+		"commands": testClusterCommands, "reading": testClusterReading,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
