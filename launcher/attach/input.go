@@ -25,6 +25,7 @@ type input struct {
 type cursor struct {
 	sent, taken uint64
 	connected   bool
+	connection  int // which of the node's that is
 	writing     bool
 }
 
@@ -103,13 +104,15 @@ func (in *input) push(n *node) {
 			return
 		}
 		c.sent += uint64(len(f.Data))
+		connection := c.connection
 		in.mu.Unlock()
-		ok := n.write(f)
+		ok := n.write(f, connection)
 		in.mu.Lock()
-		if !ok {
+		switch {
+		case c.connection != connection: // from where that one is
+		case !ok:
 			c.connected = false
-		}
-		if f.Type == stdio.StdinEOF {
+		case f.Type == stdio.StdinEOF:
 			return
 		}
 	}
@@ -123,10 +126,10 @@ func (in *input) taken(n *node, offset uint64) {
 		in.mu.Unlock()
 		return
 	}
-	first := !c.connected
+	first := c.connection != n.connection
 	c.taken = max(c.taken, min(offset, in.base+uint64(len(in.data))))
 	if first {
-		c.sent, c.connected = c.taken, true
+		c.sent, c.connected, c.connection = c.taken, true, n.connection
 	}
 	least := in.base + uint64(len(in.data))
 	for _, other := range in.to {

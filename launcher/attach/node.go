@@ -27,9 +27,10 @@ type node struct {
 	exited  map[int]bool
 	ended   bool
 
-	mu   sync.Mutex // of writes
-	conn net.Conn   // nil: there is none now
-	held []stdio.Frame
+	mu         sync.Mutex // of writes
+	conn       net.Conn   // nil: there is none now
+	connection int        // counts them; changed by run only
+	held       []stdio.Frame
 }
 
 func newNode(s *Session, name, address string) *node {
@@ -168,6 +169,7 @@ func (n *node) greet(conn net.Conn) error {
 	}
 	n.held = nil
 	n.conn = conn
+	n.connection++
 	return nil
 }
 
@@ -191,15 +193,9 @@ func (n *node) send(f stdio.Frame) {
 	}
 }
 
-// write sends input; false: not now.
-func (n *node) write(f stdio.Frame) bool {
-	n.mu.Lock()
-	conn := n.conn
-	n.mu.Unlock()
-	if conn == nil {
-		return false
-	}
+// write sends input on one connection; false: it is not there any more.
+func (n *node) write(f stdio.Frame, connection int) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return stdio.Write(conn, f) == nil
+	return n.conn != nil && n.connection == connection && stdio.Write(n.conn, f) == nil
 }
