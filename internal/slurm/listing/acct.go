@@ -398,7 +398,7 @@ func Gather(past []api.Past) []api.Past {
 	for i := range past {
 		p := past[i]
 		j := &p.Job
-		if j.State != job.Pending || j.Array == nil || len(p.Steps) > 0 {
+		if j.State != job.Pending || j.Array == nil || j.Waiting != nil || len(p.Steps) > 0 {
 			kept = append(kept, p)
 			continue
 		}

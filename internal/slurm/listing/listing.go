@@ -153,7 +153,10 @@ func (v *View) memory(mib int64) string { return v.size(mib<<20, 2) }
 // size is a number of bytes, multiples of 1024^unit, in a larger unit as long as no more
 // than a half of one is left: 16000M, 62.50G.
 func (v *View) size(bytes int64, unit int) string {
-	if v.Unit != 0 {
+	switch {
+	case bytes == 0:
+		return "0"
+	case v.Unit != 0:
 		return inUnit(bytes, v.Unit)
 	}
 	const units = " KMGTPE"
