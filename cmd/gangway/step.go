@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gangway-hpc/gangway/image/reference"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/launcher/control"
@@ -64,11 +65,14 @@ func containerOf(env *cli.Env, spec *job.StepSpec, dir string) (step.Options, fu
 		return step.Options{}, nil, fmt.Errorf("read flags of the step's container: %w", err)
 	}
 	f.quiet = true
-	if err := f.parse(cmd, nil); err != nil {
+	err := f.parse(cmd, nil)
+	if err != nil {
 		return step.Options{}, nil, err
 	}
 	if spec.Image != "" && f.image != "" {
-		f.image = pinned(f.image, spec.Image)
+		if f.image, err = pinned(f.image, spec.Image); err != nil {
+			return step.Options{}, nil, err
+		}
 	}
 	o, images, err := f.options()
 	if err != nil {
@@ -89,10 +93,12 @@ func variable(environ [][]byte, name string) string {
 	return ""
 }
 
-// pinned is the name of an image with the digest that it had when it was first resolved.
-func pinned(name, digest string) string {
-	if strings.Contains(name, "@") || strings.HasPrefix(name, "/") || strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".sqsh") {
-		return name
+// pinned is the name of an image of a registry with the digest that it had when it was
+// first resolved. Others have no other name.
+func pinned(name, digest string) (string, error) {
+	ref, err := reference.Parse(name)
+	if err != nil || ref.Kind != reference.Registry || strings.Contains(name, "@") {
+		return name, err
 	}
-	return name + "@" + digest
+	return name + "@" + digest, nil
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -87,6 +86,7 @@ type supervisor struct {
 	events   []control.Event
 	progress control.Progress
 	moves    int // of progress
+	image    string // that is prepared
 	start    control.Start
 	begun    bool // START came
 	running  bool // the ranks have started, and not all have ended
@@ -370,7 +370,7 @@ func (s *supervisor) prepare(ctx context.Context) {
 		return
 	}
 	s.mu.Lock()
-	s.start.Image = image
+	s.image = image
 	s.mu.Unlock()
 	s.post(preparedIn{})
 }
@@ -478,7 +478,7 @@ func (s *supervisor) args(script string) []string {
 func (s *supervisor) preparedEvent() *control.Prepared {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := &control.Prepared{Image: s.start.Image, Notes: s.notes}
+	p := &control.Prepared{Image: s.image, Notes: s.notes}
 	if s.port != nil {
 		p.Port = s.port.number
 	}
@@ -562,18 +562,4 @@ func (s *supervisor) environment(cluster string, gpus []string, cwd string) (*ra
 		Spec: s.spec, Node: s.node, MasterAddr: start.MasterAddr, MasterPort: start.MasterPort,
 		GPUs: gpus, Cluster: cluster, Marker: s.Marker, Cwd: cwd,
 	})
-}
-
-// gpus are the numbers of the node's GPUs that the step has.
-func (s *supervisor) gpus() []string {
-	n := &s.spec.Nodes[s.node]
-	devices := n.Devices
-	if s.spec.Key.Step < 0 {
-		devices = n.JobDevices
-	}
-	var all []string
-	for _, i := range rank.Indices(devices, "gpu") {
-		all = append(all, strconv.Itoa(i))
-	}
-	return all
 }

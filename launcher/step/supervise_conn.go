@@ -133,11 +133,7 @@ func (s *supervisor) request(r *control.Request) (refused string) {
 		}
 		s.mu.Lock()
 		if s.isFirst() {
-			image := s.start.Image
 			s.start = *r.Start
-			if s.start.Image == "" {
-				s.start.Image = image
-			}
 		}
 		s.mu.Unlock()
 		s.post(startIn{})

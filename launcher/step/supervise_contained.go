@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/launcher/control"
 	"github.com/gangway-hpc/gangway/launcher/rank"
 	"github.com/gangway-hpc/gangway/runtime"
@@ -49,6 +50,10 @@ func (c *contained) prepare(ctx context.Context) (string, error) {
 	if err := c.mount(&o); err != nil {
 		return "", err
 	}
+	if err := c.s.allot(ctx, &o); err != nil {
+		return "", err
+	}
+	c.s.limitMemory(&o)
 	phase := o.Phase
 	o.Phase = func(name string, took time.Duration, rung string) {
 		if phase != nil {
@@ -78,6 +83,12 @@ func (c *contained) prepareStep(ctx context.Context) (string, error) {
 	}
 	if running != nil {
 		return "", inUse(s.Name)
+	}
+	if want := c.s.spec.Image; want != "" && s.image.Digest != "" && s.image.Digest != want {
+		return "", &fault.Error{
+			What: fmt.Errorf("open image of the step on node %s: it is %s, not %s as on the others", c.s.Node, s.image.Digest, want),
+			Hint: "name the image by its digest: " + s.image.Name + "@" + want,
+		}
 	}
 	if err := s.prepare(ctx); err != nil {
 		return "", err

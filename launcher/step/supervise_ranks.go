@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os/exec"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/launcher/rank"
 	"github.com/gangway-hpc/gangway/launcher/stdio"
 )
 
@@ -19,12 +21,14 @@ func (s *supervisor) startRanks(ctx context.Context) {
 	if s.port != nil {
 		s.port.release()
 	}
-	err := s.runner.ready(ctx)
-	if err != nil {
-		s.post(failedIn{*asFault(err, "start the step on node "+s.Node)})
-		return
+	err := s.checkImage()
+	if err == nil {
+		err = s.runner.ready(ctx)
 	}
-	env, err := s.runner.environment()
+	var env *rank.Env
+	if err == nil {
+		env, err = s.runner.environment()
+	}
 	if err != nil {
 		s.post(failedIn{*asFault(err, "start the step on node "+s.Node)})
 		return
@@ -61,6 +65,19 @@ func (s *supervisor) startRanks(ctx context.Context) {
 		return
 	}
 	s.post(startedIn{at})
+}
+
+// checkImage refuses to start ranks in another image than the first node's.
+func (s *supervisor) checkImage() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.start.Image == "" || s.image == "" || s.start.Image == s.image {
+		return nil
+	}
+	return &fault.Error{
+		What: fmt.Errorf("start the step on node %s: its image is %s, and that of the first node %s", s.Node, s.image, s.start.Image),
+		Hint: "name the image by its digest, or: gangway image precache",
+	}
 }
 
 // isCommand says whether a rank could not be started because of what it was to run.
