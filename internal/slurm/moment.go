@@ -153,6 +153,9 @@ func (m *moment) date(word string) int {
 		end = len(word)
 	}
 	text := word[:end]
+	if i := strings.IndexByte(text, '-'); i > 0 && strings.ContainsAny(text[:i], "/.") {
+		text, end = text[:i], i // a time follows
+	}
 	y, mo, d := m.now.Year(), 0, 0
 	iso, slashes, dots := decimals(text[:min(10, len(text))], "-"), decimals(text, "/"), decimals(text, ".")
 	switch {
