@@ -102,6 +102,9 @@ func (f *Filter) where() (string, []any) {
 	if f.Until > 0 {
 		terms, args = append(terms, "CASE WHEN start > 0 THEN start ELSE submit END <= ?"), append(args, f.Until)
 	}
+	if f.Latest {
+		terms = append(terms, "NOT EXISTS (SELECT 1 FROM jobs AS later WHERE later.job = jobs.job AND later.attempt > jobs.attempt)")
+	}
 	if f.AfterJob > 0 {
 		terms, args = append(terms, "(job > ? OR job = ? AND attempt > ?)"), append(args, f.AfterJob, f.AfterJob, f.AfterAttempt)
 	}

@@ -95,6 +95,7 @@ type Filter struct {
 	States                             []job.State
 	Since, Until                       job.Time // alive between these; 0: no bound
 	Limit                              int      // 0: no limit
+	Latest                             bool     // only the latest attempt of each job
 	AfterJob                           job.ID   // only what comes after this job's attempt
 	AfterAttempt                       int
 }

@@ -155,17 +155,20 @@ func conformAccounting(t *testing.T, open engine) {
 	rows[2].Array = 2
 	key := job.StepKey{Job: 2, Attempt: 1, Step: job.BatchStep, Try: 1}
 	mustAppend(t, s, &Batch{Jobs: rows, Steps: []StepRow{{key, []byte("batch")}, {job.StepKey{Job: 2, Attempt: 1, Step: 0, Try: 1}, []byte("s0")}}})
+	earlier := rows[2]
+	earlier.Attempt, earlier.Data = 0, []byte("c0")
+	mustAppend(t, s, &Batch{Jobs: []JobRow{earlier}})
 	again := row(1, "eve", "z", job.Failed, 1, 2)
 	mustAppend(t, s, &Batch{Jobs: []JobRow{again}, Steps: []StepRow{{key, []byte("other")}}}) // changes nothing
 	for name, c := range map[string]struct {
 		f    Filter
 		want string
 	}{
-		"all": {Filter{}, "a b c"}, "user": {Filter{Users: []string{"ann"}}, "a b"}, "id": {Filter{IDs: []job.ID{1}}, "a"},
-		"array": {Filter{IDs: []job.ID{2}}, "b c"}, "state": {Filter{States: []job.State{job.Completed}}, "a c"},
-		"since": {Filter{Since: 250}, "b c"}, "until": {Filter{Until: 160}, "a b"}, "both": {Filter{Since: 250, Until: 160}, "b"},
-		"name": {Filter{Names: []string{"c", "a"}}, "a c"}, "limit": {Filter{Limit: 2}, "a b"}, "after": {Filter{AfterJob: 1, AfterAttempt: 1}, "b c"},
-		"none": {Filter{Partitions: []string{"other"}}, ""}, "quoted": {Filter{Users: []string{"' OR 1 --"}}, ""},
+		"all": {Filter{}, "a b c0 c"}, "latest": {Filter{Latest: true}, "a b c"}, "user": {Filter{Latest: true, Users: []string{"ann"}}, "a b"}, "id": {Filter{Latest: true, IDs: []job.ID{1}}, "a"},
+		"array": {Filter{Latest: true, IDs: []job.ID{2}}, "b c"}, "state": {Filter{Latest: true, States: []job.State{job.Completed}}, "a c"},
+		"since": {Filter{Latest: true, Since: 250}, "b c"}, "until": {Filter{Latest: true, Until: 160}, "a b"}, "both": {Filter{Latest: true, Since: 250, Until: 160}, "b"},
+		"name": {Filter{Latest: true, Names: []string{"c", "a"}}, "a c"}, "limit": {Filter{Latest: true, Limit: 2}, "a b"}, "after": {Filter{Latest: true, AfterJob: 1, AfterAttempt: 1}, "b c"},
+		"none": {Filter{Latest: true, Partitions: []string{"other"}}, ""}, "quoted": {Filter{Latest: true, Users: []string{"' OR 1 --"}}, ""},
 	} {
 		got := ""
 		if err := s.History(t.Context(), c.f, func(p Past) error {

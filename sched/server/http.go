@@ -202,7 +202,7 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 
 // idOf reads a job's id as people write it: 12, or 12_3 for a task of an array.
 func (c *core) idOf(text string) (job.ID, error) {
-	bad := &api.Error{What: fmt.Sprintf("job %q: Invalid job id specified", text), Kind: "INVALID_JOB_ID"}
+	bad := &api.Error{What: fmt.Sprintf("job %s: Invalid job id specified", text), Kind: "INVALID_JOB_ID"}
 	first, task, isTask := strings.Cut(text, "_")
 	n, err := strconv.ParseUint(first, 10, 32)
 	if err != nil || n == 0 {

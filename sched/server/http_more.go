@@ -30,6 +30,7 @@ func (s *Server) getHistory(_ http.ResponseWriter, r *http.Request) (any, error)
 	f := store.Filter{
 		IDs: q.IDs, Users: q.Users, Accounts: q.Accounts, Partitions: q.Partitions, Names: q.Names, States: states,
 		Since: q.Since, Until: q.Until, Limit: cmp.Or(q.Limit, 10000),
+		Latest: r.URL.Query().Get("duplicates") != "1",
 	}
 	if f.AfterJob, f.AfterAttempt, err = pageAfter(q.After); err != nil {
 		return nil, err
@@ -51,6 +52,17 @@ func (s *Server) getHistory(_ http.ResponseWriter, r *http.Request) (any, error)
 	page, err := s.past(r.Context(), f, q.Nodes)
 	if err != nil {
 		return nil, err
+	}
+	if f.Latest { // of what has not ended yet the present attempt counts
+		err := s.do(r.Context(), func(c *core) {
+			page.Items = slices.DeleteFunc(page.Items, func(p api.Past) bool {
+				v, ok := c.sched.Job(p.Job.ID)
+				return ok && !v.State.Done()
+			})
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	if page.Next == "" {
 		for _, p := range live {

@@ -208,6 +208,10 @@ func TestHoldReleaseRequeue(t *testing.T) {
 	w.until("it runs again", func() bool { j := w.job(id); return j.State == job.Running && j.Attempt == 2 })
 	var page api.Page[api.Past]
 	w.get("/v1/history?ids="+id.String(), &page)
+	if len(page.Items) != 1 || page.Items[0].Job.Attempt != 2 {
+		t.Errorf("accounting has %+v, want the attempt that runs", page.Items)
+	}
+	w.get("/v1/history?duplicates=1&ids="+id.String(), &page)
 	if len(page.Items) != 2 {
 		t.Errorf("accounting has %d attempts, want the one that was ended and the one that runs", len(page.Items))
 	}
