@@ -68,9 +68,6 @@ func (v *inventory) read() {
 	}
 }
 
-// progressEvery is how often progress is passed on.
-const progressEvery = 500 * time.Millisecond
-
 // precache fetches images one after the other, by a program of its own: what is in images
 // is not for this process.
 func (a *Agent) precache(ctx context.Context, m *wire.Precache) {
