@@ -50,8 +50,14 @@ func stepVerb(env *cli.Env) *cobra.Command {
 // variables would set was set by whoever made the step.
 func containerOf(env *cli.Env, spec *job.StepSpec, dir string) (step.Options, func(), error) {
 	own := *env
+	node := filepath.Dir(filepath.Dir(dir)) // where the agent of the node keeps what it has
 	own.Getenv = func(name string) string {
 		switch {
+		// Nodes of one machine are as far apart as others.
+		case name == "GANGWAY_CONTAINERS":
+			return filepath.Join(node, "containers")
+		case name == "GANGWAY_RUNTIME_DIR":
+			return filepath.Join(node, "run")
 		case strings.HasPrefix(name, "PYXIS_"):
 			return ""
 		case name == "NVIDIA_VISIBLE_DEVICES", name == "MELLANOX_VISIBLE_DEVICES":

@@ -230,7 +230,11 @@ func (l *life) time(now time.Time) []any {
 // wake is when timeIn has to come next; zero: it need not.
 func (l *life) wake() time.Time {
 	var next time.Time
-	for _, t := range []time.Time{l.lease, l.kill, l.alone} {
+	lease := l.lease
+	if l.stage != stagePrepared {
+		lease = time.Time{} // it counts from then on
+	}
+	for _, t := range []time.Time{lease, l.kill, l.alone} {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
 			next = t
 		}
