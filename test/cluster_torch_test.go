@@ -1,6 +1,9 @@
 package test
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,6 +25,7 @@ func testClusterTorch(t *testing.T, bin string) {
 	}
 	c := newCluster(t, bin, "--cpus-per-node", "4")
 	image := "oci:" + torchLayout + ":1"
+	c.keepStore(t, filepath.Dir(torchLayout))
 	c.do(t, "image", "pull", "-q", image)
 	program := filepath.Join(c.dir, "home", "sum.py")
 	text := `import os, torch, torch.distributed as dist
@@ -65,6 +69,23 @@ dist.destroy_process_group()
 			}
 		}
 	})
+}
+
+// keepStore gives the user a store that later runs of this test find again: fetching the
+// image takes half a minute of two CPUs.
+func (c *cluster) keepStore(t *testing.T, dir string) {
+	t.Helper()
+	store := filepath.Join(dir, fmt.Sprintf("store-%d", c.uid()))
+	err := os.Mkdir(store, 0o700)
+	if err == nil {
+		err = os.Chown(store, c.uid(), -1)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(store, filepath.Join(c.dir, "home", "store")); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // torchPatience is how long two dozen processes may take to import PyTorch and more.
