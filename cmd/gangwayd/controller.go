@@ -63,7 +63,7 @@ state directory takes it up again.`,
 }
 
 // controllerHeap is what the controller's heap is kept below where it can be.
-const controllerHeap = 200 << 20
+const controllerHeap = 230 << 20
 
 func runController(ctx context.Context, dir, socket, wire, listen string, log *slog.Logger) error {
 	debug.SetMemoryLimit(controllerHeap)

@@ -17,7 +17,8 @@ import (
 
 // saved is a state as a snapshot has it, beside the scheduler's own.
 type saved struct {
-	Subs  []submission
+	Subs  []savedSubmission
+	Facts []*facts
 	Runs  []*run
 	Once  map[string]job.ID
 	Fates map[job.ID]*fate
@@ -27,6 +28,12 @@ type saved struct {
 	Last  job.ID
 	Known []job.Node
 	Parts []job.Partition
+}
+
+// savedSubmission is a submission whose facts are the At-th.
+type savedSubmission struct {
+	First job.ID
+	N, At int
 }
 
 // restore makes the state of what the store has: the snapshot, and the events after it. A
@@ -118,11 +125,17 @@ func (c *core) load(data []byte) error {
 		return fmt.Errorf("read snapshot: %w", err)
 	}
 	c.state = state{
-		sched: s, subs: v.Subs, runs: map[job.ID]*run{}, once: v.Once, fates: v.Fates, dirty: v.Dirty, past: v.Past, last: v.Last,
+		sched: s, runs: map[job.ID]*run{}, once: v.Once, fates: v.Fates, dirty: v.Dirty, past: v.Past, last: v.Last,
 		known: v.Known, parts: v.Parts, held: v.Held,
 	}
 	if c.held == nil {
 		c.held = map[job.ID]bool{}
+	}
+	for _, sub := range v.Subs {
+		if sub.At >= len(v.Facts) {
+			return fmt.Errorf("read snapshot: job %v has no facts", sub.First)
+		}
+		c.subs = append(c.subs, submission{sub.First, sub.N, v.Facts[sub.At]})
 	}
 	if c.once == nil {
 		c.once = map[string]job.ID{}
@@ -151,13 +164,14 @@ func (c *core) load(data []byte) error {
 // that it can be written while the core goes on.
 type picture struct {
 	saved
+	subs  []submission
 	sched *sched.Scheduler
 }
 
 // picture costs next to nothing but for what runs.
 func (c *core) picture() *picture {
-	p := &picture{sched: c.sched.Fork(), saved: saved{
-		Subs: c.subs[:len(c.subs):len(c.subs)], Once: maps.Clone(c.once), Fates: maps.Clone(c.fates), Held: maps.Clone(c.held), Dirty: map[string][]attempt{},
+	p := &picture{sched: c.sched.Fork(), subs: c.subs[:len(c.subs):len(c.subs)], saved: saved{
+		Once: maps.Clone(c.once), Fates: maps.Clone(c.fates), Held: maps.Clone(c.held), Dirty: map[string][]attempt{},
 		Last: c.last, Known: slices.Clone(c.known), Parts: slices.Clone(c.parts),
 	}}
 	for name, list := range c.dirty {
@@ -184,6 +198,12 @@ func (r *run) copy() *run {
 
 // bytes is a picture as it is saved.
 func (p *picture) bytes() ([]byte, error) {
+	for i := range p.subs {
+		if i == 0 || p.subs[i].Facts != p.subs[i-1].Facts {
+			p.Facts = append(p.Facts, p.subs[i].Facts)
+		}
+		p.Subs = append(p.Subs, savedSubmission{p.subs[i].First, p.subs[i].N, len(p.Facts) - 1})
+	}
 	var b bytes.Buffer
 	if err := gob.NewEncoder(&b).Encode(&p.saved); err != nil {
 		return nil, fmt.Errorf("write snapshot: %w", err)
