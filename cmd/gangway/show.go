@@ -137,20 +137,15 @@ func asks(j *api.Job) string {
 }
 
 func withDevices(all []job.Devices) string {
-	text := ""
+	words := []string{""}
 	for _, d := range all {
-		text += fmt.Sprintf(", %d %s", d.Count, strings.TrimSuffix(d.Name+" "+d.Type, " "))
+		text := fmt.Sprintf("%d %s", d.Count, strings.TrimSuffix(d.Name+" "+d.Type, " "))
 		if d.Mask != 0 {
-			var ids []string
-			for i := range 64 {
-				if d.Mask&(1<<i) != 0 {
-					ids = append(ids, fmt.Sprint(i))
-				}
-			}
-			text += " (" + strings.Join(ids, ",") + ")"
+			text += " (" + listing.Indices(d.Mask) + ")"
 		}
+		words = append(words, text)
 	}
-	return text
+	return strings.Join(words, ", ")
 }
 
 func attemptWord(j *api.Job) string {

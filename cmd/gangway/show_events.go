@@ -109,18 +109,18 @@ func submittedText(b json.RawMessage) string {
 	if json.Unmarshal(b, &s) != nil {
 		return rawText(b)
 	}
-	text := fmt.Sprintf("%q of %s asks for %s", s.Name, s.User, plural(max(1, s.MinNodes), "node"))
+	words := []string{fmt.Sprintf("%q of %s asks for %s", s.Name, s.User, plural(max(1, s.MinNodes), "node"))}
 	for _, g := range s.GRES {
 		name := g.Name
 		if g.Type != "" {
 			name += ":" + g.Type
 		}
-		text += fmt.Sprintf(", %s:%d", name, g.Count)
+		words = append(words, fmt.Sprintf("%s:%d", name, g.Count))
 	}
 	if s.TimeLimit > 0 {
-		text += ", " + limitWord(s.TimeLimit)
+		words = append(words, limitWord(s.TimeLimit))
 	}
-	return text
+	return strings.Join(words, ", ")
 }
 
 func nodesOf(a *job.Allocation) string {

@@ -15,21 +15,20 @@ import (
 
 // Acct is a command line of sacct.
 type Acct struct {
-	Query                    api.Query
-	Version, Help, Usage     bool
-	HelpFormat               bool
-	Script, Environment      bool // -B, --env-vars
-	allocations, noHeader    bool
-	parsable, truncate       bool
-	expand                   bool // --array: waiting tasks one by one
-	trailing                 bool // --parsable ends lines with the delimiter
-	delimiter                string
-	fields                   []acctColumn
-	jobs                     []JobIDs
-	steps                    []stepFilter
-	NoConvert                bool
-	Unit                     byte
-	started, ended, stateSet bool
+	Query                 api.Query
+	Version, Help, Usage  bool
+	HelpFormat            bool
+	Script, Environment   bool // -B, --env-vars
+	allocations, noHeader bool
+	parsable, truncate    bool
+	expand                bool // --array: waiting tasks one by one
+	trailing              bool // --parsable ends lines with the delimiter
+	delimiter             string
+	fields                []acctColumn
+	steps                 []stepFilter
+	NoConvert             bool
+	Unit                  byte
+	stateSet              bool
 }
 
 type acctColumn struct {
@@ -105,13 +104,13 @@ const (
 )
 
 type acctReader struct {
-	q                       *Acct
-	people                  People
-	now                     time.Time
-	format, start, end      string
-	everybody, usersGiven   bool
-	root                    bool
-	delimiterSet, formatSet bool
+	q                     *Acct
+	people                People
+	now                   time.Time
+	format, start, end    string
+	everybody, usersGiven bool
+	root                  bool
+	formatSet             bool
 }
 
 // ParseAcct reads sacct's command line, without the program's name, and its environment.

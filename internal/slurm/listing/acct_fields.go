@@ -343,10 +343,7 @@ func (v *View) acctTRES(r *record, given bool) string {
 	}
 	words = append(words, fmt.Sprintf("node=%d", nodes))
 	for _, g := range jobGRES(r.job) {
-		if g.kind != "" {
-			words = append(words, fmt.Sprintf("gres/%s:%s=%d", g.name, g.kind, g.count*int64(nodes)))
-		}
-		words = append(words, fmt.Sprintf("gres/%s=%d", g.name, g.count*int64(nodes)))
+		words = append(words, gresTRES(g.name, g.kind, g.count*int64(nodes))...)
 	}
 	slices.Sort(words)
 	return strings.Join(words, ",")

@@ -288,7 +288,7 @@ func gresUsed(n *api.Node) string {
 		text := gresText(g.Name, g.Type, count)
 		switch {
 		case mask != 0:
-			text += "(IDX:" + maskText(mask) + ")"
+			text += "(IDX:" + Indices(mask) + ")"
 		case count == 0:
 			text += "(IDX:N/A)"
 		}
@@ -297,8 +297,8 @@ func gresUsed(n *api.Node) string {
 	return strings.Join(all, ",")
 }
 
-// maskText is the numbers of a set of devices: 0-3,6.
-func maskText(mask uint64) string {
+// Indices are the numbers of a set of devices: 0-3,6.
+func Indices(mask uint64) string {
 	var ranges []job.Range
 	for i := range uint32(64) {
 		if mask&(1<<i) != 0 {

@@ -160,26 +160,30 @@ func TestTimes(t *testing.T) {
 // TestTaskLists: the lists of array tasks that Slurm 22.05 prints.
 func TestTaskLists(t *testing.T) {
 	for _, c := range []struct {
-		waiting []job.Range
-		length  int
-		want    string
+		array  string
+		length int
+		want   string
 	}{
-		{[]job.Range{{0, 9, 1}}, 64, "0-9"},
-		{[]job.Range{{4, 4, 1}}, 64, "4"},
-		{[]job.Range{{1, 3, 2}}, 64, "1,3"},
-		{[]job.Range{{1, 5, 2}}, 64, "1,3,5"},
-		{[]job.Range{{1, 11, 2}, {12, 13, 1}}, 64, "1,3,5,7,9,11-13"},
-		{[]job.Range{{1, 999, 2}}, 64, "1-999:2"},
-		{[]job.Range{{0, 198, 3}}, 64, "0-198:3"},
-		{[]job.Range{{1, 1, 1}, {2, 2, 1}, {3, 5, 1}}, 64, "1-5"},
-		{[]job.Range{{1, 2, 1}, {4, 4, 1}, {8, 8, 1}, {16, 16, 1}, {32, 32, 1}, {64, 64, 1}, {70, 70, 1}, {80, 80, 1}}, 20, "1-2,4,8,16,32,64..."},
-		{[]job.Range{{1, 2, 1}, {4, 4, 1}, {8, 8, 1}, {16, 16, 1}, {32, 32, 1}, {64, 64, 1}, {70, 70, 1}, {80, 80, 1}}, 0, "1-2,4,8,16,32,64,70,80"},
+		{"0-9", 64, "0-9"},
+		{"4", 64, "4"},
+		{"1,3", 64, "1,3"},
+		{"1-5:2", 64, "1,3,5"},
+		{"1-11:2,12-13", 64, "1,3,5,7,9,11-13"},
+		{"1-999:2", 64, "1-999:2"},
+		{"0-200:3", 64, "0-198:3"},
+		{"1,2,3-5", 64, "1-5"},
+		{"1,2,4,8,16,32,64,70,80", 20, "1-2,4,8,16,32,64..."},
+		{"1,2,4,8,16,32,64,70,80", 0, "1-2,4,8,16,32,64,70,80"},
 	} {
+		array, err := slurm.ParseArray(c.array)
+		if err != nil {
+			t.Fatal(err)
+		}
 		v := view()
 		v.BitstrLen = c.length
-		j := api.Job{ID: 7, Waiting: c.waiting}
+		j := api.Job{ID: 7, Waiting: array.Tasks}
 		if got := v.JobID(&j); got != "7_["+c.want+"]" {
-			t.Errorf("%v: %s, want 7_[%s]", c.waiting, got, c.want)
+			t.Errorf("%s: %s, want 7_[%s]", c.array, got, c.want)
 		}
 	}
 }

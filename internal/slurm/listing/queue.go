@@ -104,13 +104,13 @@ type People interface {
 
 // queueReader is what is gathered of a command line.
 type queueReader struct {
-	q              *Queue
-	people         People
-	short, long    string
-	shortSet       bool
-	longSet, start bool
-	longer         bool
-	sorts          string
+	q           *Queue
+	people      People
+	short, long string
+	shortSet    bool
+	longSet     bool
+	longer      bool
+	sorts       string
 }
 
 // ParseQueue reads squeue's command line, without the program's name, and its environment.
@@ -262,7 +262,7 @@ func (r *queueReader) users(value string) error {
 		name := r.people.Lookup(word)
 		if name == "" {
 			// Slurm says so, and shows nothing.
-			r.q.Warnings = append(r.q.Warnings, fmt.Errorf("Invalid user: %s", word))
+			r.q.Warnings = append(r.q.Warnings, &slurm.UsageError{Text: "Invalid user: " + word})
 			name = word
 		}
 		names = append(names, name)

@@ -264,18 +264,24 @@ func shortState(s job.State) string {
 
 // tres is what a job has or asks for: cpu=4,mem=16000M,node=1,billing=4,gres/gpu=8.
 func (v *View) tres(j *api.Job) string {
-	text := fmt.Sprintf("cpu=%d", j.CPUs)
+	words := []string{fmt.Sprintf("cpu=%d", j.CPUs)}
 	if mib := jobMemory(j); mib > 0 {
-		text += ",mem=" + v.memory(mib)
+		words = append(words, "mem="+v.memory(mib))
 	}
-	text += fmt.Sprintf(",node=%d,billing=%d", j.Nodes, j.CPUs)
+	words = append(words, fmt.Sprintf("node=%d", j.Nodes), fmt.Sprintf("billing=%d", j.CPUs))
 	for _, g := range jobGRES(j) {
-		if g.kind != "" {
-			text += fmt.Sprintf(",gres/%s:%s=%d", g.name, g.kind, g.count*int64(j.Nodes))
-		}
-		text += fmt.Sprintf(",gres/%s=%d", g.name, g.count*int64(j.Nodes))
+		words = append(words, gresTRES(g.name, g.kind, g.count*int64(j.Nodes))...)
 	}
-	return text
+	return strings.Join(words, ",")
+}
+
+// gresTRES is so many of a resource, by type and in all.
+func gresTRES(name, kind string, count int64) []string {
+	all := fmt.Sprintf("gres/%s=%d", name, count)
+	if kind == "" {
+		return []string{all}
+	}
+	return []string{fmt.Sprintf("gres/%s:%s=%d", name, kind, count), all}
 }
 
 // jobMemory is how much memory a job has or asks for in all, MiB.

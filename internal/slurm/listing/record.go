@@ -195,7 +195,7 @@ func deviceText(devices []job.Devices) string {
 	for _, d := range devices {
 		text := gresText(d.Name, d.Type, d.Count)
 		if d.Mask != 0 {
-			text += "(IDX:" + maskText(d.Mask) + ")"
+			text += "(IDX:" + Indices(d.Mask) + ")"
 		}
 		all = append(all, text)
 	}
@@ -239,17 +239,17 @@ func (v *View) NodeRecord(w io.Writer, n *api.Node, c *Control) error {
 }
 
 func (v *View) nodeTRES(cpus, memory int64, all []job.GRES, billing bool) string {
-	text := fmt.Sprintf("cpu=%d", cpus)
+	words := []string{fmt.Sprintf("cpu=%d", cpus)}
 	if memory > 0 {
-		text += ",mem=" + v.memory(memory)
+		words = append(words, "mem="+v.memory(memory))
 	}
 	if billing {
-		text += fmt.Sprintf(",billing=%d", cpus)
+		words = append(words, fmt.Sprintf("billing=%d", cpus))
 	}
 	for _, g := range all {
-		text += fmt.Sprintf(",gres/%s=%d", g.Name, g.Count)
+		words = append(words, fmt.Sprintf("gres/%s=%d", g.Name, g.Count))
 	}
-	return text
+	return strings.Join(words, ",")
 }
 
 func (v *View) usedTRES(n *api.Node) string {
@@ -327,15 +327,15 @@ func (v *View) partitionTRES(p *api.Partition, nodes []api.Node) string {
 			sum[g.Name] += g.Count
 		}
 	}
-	text := fmt.Sprintf("cpu=%d", p.TotalCPUs)
+	words := []string{fmt.Sprintf("cpu=%d", p.TotalCPUs)}
 	if memory > 0 {
-		text += ",mem=" + v.memory(memory)
+		words = append(words, "mem="+v.memory(memory))
 	}
-	text += fmt.Sprintf(",node=%d,billing=%d", p.TotalNodes, p.TotalCPUs)
+	words = append(words, fmt.Sprintf("node=%d", p.TotalNodes), fmt.Sprintf("billing=%d", p.TotalCPUs))
 	for _, name := range order {
-		text += fmt.Sprintf(",gres/%s=%d", name, sum[name])
+		words = append(words, fmt.Sprintf("gres/%s=%d", name, sum[name]))
 	}
-	return text
+	return strings.Join(words, ",")
 }
 
 // StepRecord writes a step as "scontrol show step" does.
