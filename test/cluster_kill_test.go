@@ -69,9 +69,10 @@ func testClusterKill(t *testing.T, bin string) {
 	waitFor(t, func() bool {
 		return !slices.ContainsFunc(c.processes(t), func(p clusterProcess) bool { return p.marker != "" })
 	})
-	if left, _ := filepath.Glob(filepath.Join(c.state, "nodes", "*", "steps", "*")); len(left) > 0 {
-		t.Errorf("run directories are left: %s", left)
-	}
+	waitFor(t, func() bool { // run directories
+		left, err := filepath.Glob(filepath.Join(c.state, "nodes", "*", "steps", "*"))
+		return err == nil && len(left) == 0
+	})
 }
 
 // clusterKills is what is submitted, and what was killed.

@@ -66,7 +66,7 @@ func run(args []string) error {
 }
 
 // patience is how long ranks wait for each other to start.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // gather is the side of rank 0: it waits for all others.
 func gather(master string, world int) (func(int64) (int64, error), error) {
