@@ -24,22 +24,6 @@ type Names struct {
 // maxWidth is to how many digits a number may be padded.
 const maxWidth = 10
 
-// PerRank says whether a name has a sign that differs between the ranks of a step, and
-// PerNode whether it has one that differs between its nodes.
-func PerRank(pattern string) bool { return hasSign(pattern, "t") }
-
-// PerNode says whether a name has a sign that differs between the nodes of a step.
-func PerNode(pattern string) bool { return hasSign(pattern, "nN") }
-
-func hasSign(pattern, signs string) bool {
-	found := false
-	eachSign(pattern, func(sign byte, _ int, _ string) string {
-		found = found || strings.IndexByte(signs, sign) >= 0
-		return ""
-	})
-	return found
-}
-
 // Expand replaces Slurm's signs in the name of a file: %A %a %b %J %j %N %n %r %S %s %t %u
 // %x and %%, of which numbers may have a width before their letter (%5j). Others stay. A
 // backslash in a name means that no sign in it is one, and is taken away.

@@ -194,11 +194,6 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s: %s, want %s", test.in, got, test.want)
 		}
 	}
-	for name, want := range map[string][2]bool{"%t": {true, false}, "%5t": {true, false}, "%N.%j": {false, true}, "%n": {false, true}, "%%t": {false, false}, "%j": {false, false}} {
-		if got := [2]bool{rank.PerRank(name), rank.PerNode(name)}; got != want {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
 }
 
 func FuzzNames(f *testing.F) {

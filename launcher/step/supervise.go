@@ -85,7 +85,7 @@ type supervisor struct {
 	changed  chan struct{} // closed, and made anew, when what follows changes
 	events   []control.Event
 	progress control.Progress
-	moves    int // of progress
+	moves    int    // of progress
 	image    string // that is prepared
 	start    control.Start
 	begun    bool // START came

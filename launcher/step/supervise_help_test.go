@@ -62,7 +62,7 @@ func superviseMain(dir string) int {
 
 // rankMain is a program that does what its arguments say, one after the other.
 func rankMain(args []string) int {
-	for i := 0; i < len(args); i++ {
+	for i := range args {
 		word, value, _ := strings.Cut(args[i], "=")
 		switch word {
 		case "env":
@@ -353,20 +353,6 @@ func (c *ioConn) output() (streams map[string]string, others []string) {
 			others = append(others, fmt.Sprintf("exit %d with %d", f.Rank, end.Exit))
 		case stdio.Gap:
 			others = append(others, "gap")
-		}
-	}
-}
-
-// gone waits until the supervisor and all that it started has gone, found by the marker.
-func (s *testStep) gone() {
-	s.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		left := marked(s.dir)
-		if len(left) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("processes %v are left", left)
 		}
 	}
 }

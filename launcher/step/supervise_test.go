@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -336,10 +337,8 @@ func TestSuperviseFiles(t *testing.T) {
 		has := func(name string, want ...string) {
 			t.Helper()
 			b, err := os.ReadFile(filepath.Join(cwd, name))
-			for _, w := range want {
-				if string(b) == w {
-					return
-				}
+			if slices.Contains(want, string(b)) {
+				return
 			}
 			t.Errorf("%s: %q, %v, want %q", name, b, err, want)
 		}
