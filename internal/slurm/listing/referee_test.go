@@ -41,7 +41,8 @@ func startReferee(t *testing.T) *referee {
 		t.Skip("needs root, which slurmd does")
 	}
 	r := &referee{t: t, dir: t.TempDir(), zone: time.Local}
-	conf := fmt.Sprintf(`ClusterName=referee
+	var conf strings.Builder
+	fmt.Fprintf(&conf, `ClusterName=referee
 SlurmctldHost=localhost
 SlurmctldPort=%d
 AuthType=auth/none
@@ -61,16 +62,16 @@ ReturnToService=2
 SlurmdParameters=config_overrides
 `, freePort(t), r.dir)
 	devices := filepath.Join(r.dir, "dev")
-	r.make(devices, "")
+	r.make(devices)
 	for n := range 8 {
 		r.write(fmt.Sprintf("dev/g%d", n), "")
 	}
 	for n := 1; n <= refereeNodes; n++ {
-		conf += fmt.Sprintf("NodeName=n%d Port=%d NodeHostname=localhost CPUs=8 RealMemory=16000 Gres=gpu:h100:8 Feature=fast\n", n, freePort(t))
-		r.make(filepath.Join(r.dir, fmt.Sprint("n", n)), "")
+		fmt.Fprintf(&conf, "NodeName=n%d Port=%d NodeHostname=localhost CPUs=8 RealMemory=16000 Gres=gpu:h100:8 Feature=fast\n", n, freePort(t))
+		r.make(filepath.Join(r.dir, fmt.Sprint("n", n)))
 	}
-	conf += "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\nPartitionName=debug Nodes=n1 MaxTime=2:00:00 DefaultTime=10 MaxNodes=1 State=UP\n"
-	r.write("slurm.conf", conf)
+	conf.WriteString("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\nPartitionName=debug Nodes=n1 MaxTime=2:00:00 DefaultTime=10 MaxNodes=1 State=UP\n")
+	r.write("slurm.conf", conf.String())
 	r.write("gres.conf", "NodeName=n[1-4] Name=gpu Type=h100 File="+devices+"/g[0-7]\n")
 	r.daemon("slurmctld", "-D", "-i")
 	r.until("a controller", func() bool { out, err := r.try("scontrol", "ping"); return err == nil && strings.Contains(out, "UP") })
@@ -93,7 +94,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-func (r *referee) make(dir, _ string) {
+func (r *referee) make(dir string) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		r.t.Fatal(err)
 	}
