@@ -40,7 +40,7 @@ type Options struct {
 	Address string
 	// Now is the clock; nil: the system's.
 	Now func() time.Time
-	// SnapshotEvery is after how many events a snapshot is made; 0: 20,000.
+	// SnapshotEvery is after how many events a snapshot is made; 0: 10,000.
 	SnapshotEvery int
 }
 
@@ -65,7 +65,7 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 		opts.Now = time.Now
 	}
 	if opts.SnapshotEvery == 0 {
-		opts.SnapshotEvery = 20000
+		opts.SnapshotEvery = 10000
 	}
 	s := &Server{
 		opts: opts, inputs: make(chan func(*core), maxInputs), stopped: make(chan struct{}), registry: prometheus.NewRegistry(),
