@@ -28,7 +28,10 @@ func stepVerb(env *cli.Env) *cobra.Command {
 			return err
 		}
 		if env.Getenv("GOGC") == "" {
-			debug.SetGCPercent(50) // it is there for as long as the step: memory counts
+			// At first time counts: others wait for this node. It is there for as long as the
+			// step, and then memory does.
+			debug.SetGCPercent(400)
+			time.AfterFunc(quickTime, func() { debug.SetGCPercent(50) })
 		}
 		program, err := os.Executable()
 		if err != nil {
@@ -45,6 +48,9 @@ func stepVerb(env *cli.Env) *cobra.Command {
 	}
 	return cmd
 }
+
+// quickTime is how long time counts more than memory.
+const quickTime = 5 * time.Second
 
 // containerOf reads the flags of gangway run that a step's container is made by. What
 // variables would set was set by whoever made the step.
