@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -141,7 +142,11 @@ func contact(env *cli.Env) (*api.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return api.Dial(address), nil
+	c := api.Dial(address)
+	if env.Getenv("SLURM_JOB_ID") != "" {
+		c.WaitFor(jobPatience)
+	}
+	return c, nil
 }
 
 // talk prints a line as a command of Slurm does.
@@ -169,3 +174,7 @@ func workDir(env *cli.Env, asked string) string {
 	}
 	return filepath.Join(here, asked)
 }
+
+// jobPatience is how long programs of a job wait for a controller that is away: one that
+// was killed is there again in less than a second.
+const jobPatience = 15 * time.Second

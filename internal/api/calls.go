@@ -2,12 +2,14 @@ package api
 
 import (
 	"context"
+	"errors"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 )
@@ -83,8 +85,14 @@ func (c *Client) Signal(ctx context.Context, id job.ID, change *Change) error {
 
 // Step makes a step in a running job. It waits until the step has its place.
 func (c *Client) Step(ctx context.Context, id job.ID, r *StepRequest) (s Step, err error) {
-	err = c.call(ctx, http.MethodPost, jobPath(id)+"/steps", r, &s, true)
-	return s, err
+	for deadline := time.Now().Add(c.patience); ; {
+		err = c.call(ctx, http.MethodPost, jobPath(id)+"/steps", r, &s, true)
+		// The controller may have gone with the request. Asked once more it answers the same.
+		away, ok := errors.AsType[*Unreachable](err)
+		if !ok || away.Timeout || r.Once == "" || time.Now().After(deadline) || ctx.Err() != nil {
+			return s, err
+		}
+	}
 }
 
 // Steps asks for the steps of a job.

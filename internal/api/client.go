@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/fault"
@@ -20,6 +21,7 @@ import (
 const (
 	dialTimeout   = time.Second
 	answerTimeout = 20 * time.Second
+	dialPause     = 50 * time.Millisecond
 )
 
 // Client talks to one service: the controller, or an agent.
@@ -27,6 +29,8 @@ type Client struct {
 	address string
 	dial    func(ctx context.Context) (net.Conn, error)
 	http    *http.Client
+	// patience is how long nobody may be there before that is an error.
+	patience time.Duration
 }
 
 // Dial makes a Client for an address: unix:PATH or host:port. It connects when the first
@@ -38,12 +42,28 @@ func Dial(address string) *Client {
 	}
 	c := &Client{address: address}
 	dialer := net.Dialer{Timeout: dialTimeout}
-	c.dial = func(ctx context.Context) (net.Conn, error) { return dialer.DialContext(ctx, network, name) }
+	c.dial = func(ctx context.Context) (net.Conn, error) {
+		for deadline := time.Now().Add(c.patience); ; {
+			conn, err := dialer.DialContext(ctx, network, name)
+			away := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
+			if !away || time.Now().After(deadline) || ctx.Err() != nil {
+				return conn, err
+			}
+			time.Sleep(dialPause) // nothing was sent yet
+		}
+	}
 	c.http = &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
 		// Requests of one command come one after the other, but for its streams.
 		MaxIdleConnsPerHost: 4, DisableCompression: true,
 	}}
+	return c
+}
+
+// WaitFor makes the Client wait so long for somebody to listen where nobody does, and
+// returns it: the programs of a job are not to fail because the controller starts again.
+func (c *Client) WaitFor(patience time.Duration) *Client {
+	c.patience = patience
 	return c
 }
 
