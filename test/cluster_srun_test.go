@@ -22,6 +22,8 @@ func testClusterCommands(t *testing.T, bin string) {
 	t.Run("sbatch", func(t *testing.T) { testSbatch(t, c) })
 	t.Run("scancel", func(t *testing.T) { testScancel(t, c) })
 	t.Run("native", func(t *testing.T) { testNative(t, c) })
+	t.Run("exec and logs", func(t *testing.T) { testExecLogs(t, c) })
+	t.Run("install", func(t *testing.T) { testInstall(t, c) })
 	t.Run("broken", func(t *testing.T) { testSrunBroken(t, c) })
 }
 
@@ -293,6 +295,53 @@ func testNative(t *testing.T, c *cluster) {
 	c.do(t, "scancel", "-t", "PENDING", "-n", "wrap")
 	outcomeOf(t, c.command("cancel", "99999")).want(t, 125, "", "cancel 99999")
 	outcomeOf(t, c.command("alloc", "-N2", "--", "srun", "-Q", "-o", "none", "true")).want(t, 0, "", "Granted job allocation")
+}
+
+// testExecLogs: who is curious sees what a job does.
+func testExecLogs(t *testing.T, c *cluster) {
+	id := c.submit(t, "echo start; srun -N2 -l sh -c 'echo rank; touch up$SLURM_PROCID; sleep 1000'", "-N2", "-o", "seen")
+	c.file(t, "seen", "(?s)rank.*rank")
+	outcomeOf(t, c.command("exec", id+":1", "--", "sh", "-c", "echo $SLURM_PROCID $SLURMD_NODENAME; exit 4")).want(t, 4, "^1 n2\n$", "")
+	cmd := c.command("exec", id+".batch", "--", "sh", "-c", "cat; echo $SLURM_JOB_ID >&2")
+	cmd.Stdin = strings.NewReader("input\n")
+	outcomeOf(t, cmd).want(t, 0, "^input\n$", "^"+id+"\n$")
+	outcomeOf(t, c.command("exec", id+":2", "--", "true")).want(t, 2, "", "has no rank 2")
+	outcomeOf(t, c.command("exec", "99999:0", "--", "true")).want(t, 125, "", "Invalid job id specified")
+	outcomeOf(t, c.command("logs", id+".0")).want(t, 0, `^rank\nrank\n$`, "")
+	outcomeOf(t, c.command("logs", "-l", "--rank", "1", id+".0")).want(t, 0, `^1: rank\n$`, "")
+	outcomeOf(t, c.command("logs", id)).want(t, 0, `(?s)^start\n.*rank`, "")
+	follow := inBackground(t, c.command("logs", "-f", id))
+	step := inBackground(t, c.command("logs", "-f", id+".0"))
+	waitFor(t, func() bool {
+		return strings.Contains(follow.out.String(), "start") && strings.Contains(step.out.String(), "rank")
+	})
+	c.do(t, "cancel", id)
+	follow.ends(t, 0)
+	step.ends(t, 0)
+	outcomeOf(t, c.command("logs", id)).want(t, 0, `(?s)^start\n.*rank`, "")
+	outcomeOf(t, c.command("logs", "--since", "-1h", id)).want(t, 0, "", "")
+	outcomeOf(t, c.command("logs", id+".0")).want(t, 125, "", "nothing runs in it")
+	outcomeOf(t, c.command("logs", "x")).want(t, 2, "", `"x" is not a job`)
+}
+
+// testInstall: links with Slurm's names, which leave alone what is not ours.
+func testInstall(t *testing.T, c *cluster) {
+	dir := filepath.Join(c.dir, "home", "links")
+	o := outcomeOf(t, c.command("slurm", "install", dir))
+	o.want(t, 0, `/links/sbatch\n`, "")
+	cmd := c.command("squeue", "-h")
+	cmd.Path = filepath.Join(dir, "squeue")
+	outcomeOf(t, cmd).want(t, 0, "", "")
+	outcomeOf(t, c.command("slurm", "install", dir)).want(t, 0, `/links/sbatch\n`, "")
+	name := filepath.Join(dir, "srun")
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte("mine"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	outcomeOf(t, c.command("slurm", "install", dir)).want(t, 125, "", "(?s)make link .*/srun: file already exists.*--force")
+	outcomeOf(t, c.command("slurm", "install", "--force", dir)).want(t, 0, `/links/srun\n`, "")
 }
 
 // testSrunBroken: what is said without a controller, and what a step of srun does while its

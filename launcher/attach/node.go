@@ -108,6 +108,9 @@ func (n *node) serve(ctx context.Context) (worked bool, err error) {
 	if err := n.greet(conn); err != nil {
 		return false, err
 	}
+	if n.session.config.Exec != nil {
+		n.session.input.taken(n, 0) // a new program has taken nothing
+	}
 	frames := stdio.NewReader(r)
 	for {
 		f, err := frames.Next()
