@@ -31,6 +31,7 @@ type core struct {
 	touched   map[job.ID]bool // jobs that changed in this turn
 	stored    map[string]bool // digests of blobs that are in the store, or will be before what comes
 	late      job.Time        // when the next tick is due
+	forgot    job.Time        // when the latest jobs were forgotten
 	watch     watchers
 	meter     *meter
 	seq       uint64          // of events that were made
@@ -243,6 +244,10 @@ func (c *core) tick() {
 		c.drive(r)
 	}
 	c.tickHolders()
+	if c.now >= c.forgot.Add(job.Minute) {
+		c.forgot = c.now
+		c.forget(c.now)
+	}
 	if c.seq >= c.saved+uint64(c.opts.SnapshotEvery) {
 		c.snapshot()
 	}

@@ -213,6 +213,9 @@ func (c *core) idOf(text string) (job.ID, error) {
 	if sub == nil {
 		return 0, bad
 	}
+	if _, known := c.sched.Job(id); !known { // it ended some time ago
+		return 0, bad
+	}
 	if !isTask {
 		return id, nil
 	}

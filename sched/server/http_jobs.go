@@ -396,7 +396,7 @@ func (c *core) chosen(q *api.Query, states []job.State) ([]sched.JobView, error)
 	}
 	for _, id := range q.IDs {
 		ids := c.tasksOf(id)
-		if len(ids) == 0 && len(q.IDs) == 1 {
+		if _, ok := c.sched.Job(id); !ok && len(q.IDs) == 1 {
 			return nil, &api.Error{What: fmt.Sprintf("job %v: Invalid job id specified", id), Kind: "INVALID_JOB_ID"}
 		}
 		for _, id := range ids {

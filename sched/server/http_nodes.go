@@ -281,7 +281,7 @@ func (s *Server) getWatch(w http.ResponseWriter, r *http.Request) (any, error) {
 	}
 	who, err := ask(s, r, func(c *core) (*watcher, error) {
 		for _, id := range q.IDs {
-			if c.submission(id) == nil {
+			if _, ok := c.sched.Job(id); !ok {
 				return nil, &api.Error{What: fmt.Sprintf("job %v: Invalid job id specified", id), Kind: "INVALID_JOB_ID"}
 			}
 		}

@@ -20,7 +20,7 @@ type saved struct {
 	Subs  []savedSubmission
 	Facts []*facts
 	Runs  []*run
-	Once  map[string]job.ID
+	Once  map[string]onceSent
 	Fates map[job.ID]*fate
 	Held  map[job.ID]bool
 	Dirty map[string][]attempt
@@ -138,7 +138,7 @@ func (c *core) load(data []byte) error {
 		c.subs = append(c.subs, submission{sub.First, sub.N, v.Facts[sub.At]})
 	}
 	if c.once == nil {
-		c.once = map[string]job.ID{}
+		c.once = map[string]onceSent{}
 	}
 	if c.fates == nil {
 		c.fates = map[job.ID]*fate{}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -347,5 +349,47 @@ func TestOnce(t *testing.T) {
 	w.restart()
 	if second := w.submit(1, once); second != first {
 		t.Errorf("sent again it is job %v, and was %v", second, first)
+	}
+}
+
+// TestForgotten: a job that has ended long ago is only in the accounting.
+func TestForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.stop()
+	w.cluster.Config.MinJobAge = 50 * job.Millisecond
+	if err := os.Remove(filepath.Join(w.dir, "db")); err != nil { // the configuration is taken once
+		t.Fatal(err)
+	}
+	for _, suffix := range []string{"-wal", "-shm", "-snapshot"} {
+		_ = os.Remove(filepath.Join(w.dir, "db"+suffix))
+	}
+	w.start()
+	w.until("the node is idle", func() bool { var n api.Node; w.get("/v1/nodes/n1", &n); return n.StateText == "idle" })
+	id := w.submit(1, func(q *api.Submit) { q.Once = "again" })
+	w.until("it is forgotten", func() bool {
+		var e *api.Error
+		err := w.call("GET", "/v1/jobs/"+id.String(), nil, nil)
+		return errors.As(err, &e) && e.Kind == "INVALID_JOB_ID"
+	})
+	if err := w.server.do(t.Context(), func(c *core) { c.forget(c.now) }); err != nil {
+		t.Fatal(err)
+	}
+	var page api.Page[api.Past]
+	w.get("/v1/history?ids="+id.String(), &page)
+	if len(page.Items) != 1 || page.Items[0].Job.State != job.Completed {
+		t.Errorf("accounting has %+v", page.Items)
+	}
+	for _, path := range []string{"/v1/jobs?ids=" + id.String(), "/v1/watch?ids=" + id.String()} {
+		if err := w.call("GET", path, nil, nil); err == nil {
+			t.Errorf("%s is answered", path)
+		}
+	}
+	if again := w.submit(1, func(q *api.Submit) { q.Once = "again" }); again != id {
+		t.Errorf("sent again it is job %v", again)
+	}
+	w.restart()
+	if next := w.submit(1, nil); next != id+1 {
+		t.Errorf("the next job is %v", next)
 	}
 }

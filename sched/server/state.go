@@ -18,7 +18,7 @@ type state struct {
 	sched *sched.Scheduler
 	subs  []submission // by rising id
 	runs  map[job.ID]*run
-	once  map[string]job.ID
+	once  map[string]onceSent
 	fates map[job.ID]*fate // of jobs that have ended, where there is more to say than a state and an exit code
 	held  map[job.ID]bool  // allocations that somebody holds, or held last
 	// dirty are the attempts of which something may be left on a node.
@@ -35,6 +35,31 @@ type state struct {
 
 // maxPast is how many ended runs are remembered with their steps; the accounting has all.
 const maxPast = 1000
+
+// onceSent is what became of a request that may be sent again.
+type onceSent struct {
+	ID job.ID
+	N  int
+	At job.Time
+}
+
+// forget drops what the scheduler does not know any more.
+func (s *state) forget(now job.Time) {
+	s.subs = slices.DeleteFunc(slices.Clone(s.subs), func(sub submission) bool {
+		_, known := s.sched.Job(sub.First)
+		return !known
+	})
+	for id := range s.fates {
+		if _, known := s.sched.Job(id); !known {
+			delete(s.fates, id)
+		}
+	}
+	for text, o := range s.once {
+		if now >= o.At.Add(job.Day) {
+			delete(s.once, text)
+		}
+	}
+}
 
 // recentEnd is when a job ended.
 type recentEnd struct {
@@ -85,7 +110,7 @@ type want struct{ Request api.StepRequest }
 
 func newState() *state {
 	return &state{
-		sched: sched.New(), runs: map[job.ID]*run{}, once: map[string]job.ID{}, fates: map[job.ID]*fate{},
+		sched: sched.New(), runs: map[job.ID]*run{}, once: map[string]onceSent{}, fates: map[job.ID]*fate{},
 		dirty: map[string][]attempt{}, held: map[job.ID]bool{},
 	}
 }
@@ -119,7 +144,7 @@ func (s *state) follow(e any) error {
 		s.subs = append(s.subs, submission{e.ID, n, e.Facts})
 		s.last = e.ID + job.ID(n) - 1
 		if e.Facts.Once != "" {
-			s.once[e.Facts.Once] = e.ID
+			s.once[e.Facts.Once] = onceSent{e.ID, n, e.At}
 		}
 	case job.Started:
 		sub := s.submission(e.ID)

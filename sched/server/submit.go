@@ -136,9 +136,8 @@ func (c *core) fill(p *job.Program, env, text string) error {
 // submit takes a job. answer is called, once, when it is durable, or at once if it is
 // refused.
 func (c *core) submit(p *proposal, answer func(*api.Submitted)) {
-	if id, ok := c.once[p.facts.Once]; ok && p.facts.Once != "" {
-		sub := c.submission(id)
-		c.after(func() { answer(&api.Submitted{ID: id, Tasks: tasksOf(sub.N, p.submit.Spec.Array)}) })
+	if sent, ok := c.once[p.facts.Once]; ok && p.facts.Once != "" {
+		c.after(func() { answer(&api.Submitted{ID: sent.ID, Tasks: tasksOf(sent.N, p.submit.Spec.Array)}) })
 		return
 	}
 	if c.commit.broken.Load() {
