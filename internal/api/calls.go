@@ -2,8 +2,8 @@ package api
 
 import (
 	"context"
-	"errors"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -99,6 +99,12 @@ func (c *Client) Step(ctx context.Context, id job.ID, r *StepRequest) (s Step, e
 func (c *Client) Steps(ctx context.Context, id job.ID) (p Page[Step], err error) {
 	err = c.call(ctx, http.MethodGet, jobPath(id)+"/steps", nil, &p, false)
 	return p, err
+}
+
+// StepOf asks for one step, with how its ranks ended.
+func (c *Client) StepOf(ctx context.Context, id job.ID, step job.StepID) (s Step, err error) {
+	err = c.call(ctx, http.MethodGet, jobPath(id)+"/steps/"+step.String(), nil, &s, false)
+	return s, err
 }
 
 // Hold keeps an allocation: the job ends soon after nobody does. It returns when ctx ends,
