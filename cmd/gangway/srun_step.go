@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -39,6 +40,7 @@ type stepRun struct {
 	ends    map[string]*job.StepEnd // by node, of the present try
 	cancel  context.CancelFunc
 	restore func() // the terminal; may be called again
+	noted   []string
 }
 
 // interruptedError is the end of a wait by a signal.
@@ -56,7 +58,7 @@ func (r *stepRun) create(ctx context.Context, id job.ID) error {
 		step, err := r.client.Step(ctx, id, r.request)
 		if err == nil {
 			r.step = step
-			r.notes(step.Notes)
+			r.news(&step)
 			return nil
 		}
 		var refused *api.Error
@@ -189,6 +191,7 @@ func (r *stepRun) follow(ctx context.Context, events <-chan api.Event) (int, err
 				}
 				continue
 			}
+			r.news(e.Step)
 			switch s := e.Step; {
 			case s.Key.Attempt != r.step.Key.Attempt || s.Key.Try < r.step.Key.Try:
 			case s.Key.Try > r.step.Key.Try:
@@ -222,6 +225,19 @@ func (r *stepRun) follow(ctx context.Context, events <-chan api.Event) (int, err
 	}
 }
 
+// noteTime is how long the controller is asked for notes at the end.
+const noteTime = 300 * time.Millisecond
+
+// news prints the notes of a step that were not printed yet.
+func (r *stepRun) news(s *api.Step) {
+	for _, note := range s.Notes {
+		if !slices.Contains(r.noted, note) {
+			r.noted = append(r.noted, note)
+			r.say("%s", note)
+		}
+	}
+}
+
 // faulty says whether a node could not run its part: then the controller decides what
 // comes next.
 func (r *stepRun) faulty() bool {
@@ -237,6 +253,14 @@ func (r *stepRun) faulty() bool {
 func (r *stepRun) finish(final *api.Step) (int, error) {
 	r.restore()
 	r.progress.clear()
+	if final == nil {
+		// What was noted on the nodes comes by the controller, and may be on its way.
+		ctx, cancel := context.WithTimeout(context.Background(), noteTime)
+		defer cancel()
+		if s, err := r.client.StepOf(ctx, r.step.Key.Job, r.step.Key.Step); err == nil {
+			r.news(&s)
+		}
+	}
 	if err := r.out.flush(); err != nil {
 		return r.unwritable(err)
 	}
