@@ -223,11 +223,12 @@ func TestRandomHostlistsAgainstSlurm(t *testing.T) {
 	}
 	brackets := rapid.StringMatching(`\[(0{0,2}[1-9]|[1-9][0-9]|0[0-9]{2}-0[0-9]{2}|[1-9]-[1-9][0-9]|[0-9]{1,3}-[0-9]{1,3})(,([0-9]{1,3}|[1-9]-1[0-9])){0,3}\]`)
 	word := rapid.Custom(func(t *rapid.T) string {
-		text := rapid.StringMatching(`[a-c]{1,2}(-?[a-c0-9]{0,3})?`).Draw(t, "prefix")
+		var text strings.Builder
+		text.WriteString(rapid.StringMatching(`[a-c]{1,2}(-?[a-c0-9]{0,3})?`).Draw(t, "prefix"))
 		for range rapid.IntRange(0, 2).Draw(t, "dimensions") {
-			text += rapid.StringMatching(`x?`).Draw(t, "between") + brackets.Draw(t, "brackets")
+			text.WriteString(rapid.StringMatching(`x?`).Draw(t, "between") + brackets.Draw(t, "brackets"))
 		}
-		return text
+		return text.String()
 	})
 	list := rapid.Custom(func(t *rapid.T) string {
 		return strings.Join(rapid.SliceOfN(word, 1, 4).Draw(t, "words"), ",")

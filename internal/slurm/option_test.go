@@ -204,32 +204,33 @@ func TestDirectivesAgainstSlurm(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	parts := []string{"-N4", " ", " ", "\t", `"`, "'", `\`, "#", "a b", "x=1", "##", ":", `\ `, `\#`, "é", "--wrap"}
 	for range 80 {
-		script := "#!/bin/sh\n"
+		var script strings.Builder
+		script.WriteString("#!/bin/sh\n")
 		for range 1 + r.IntN(4) {
 			switch r.IntN(8) {
 			case 0:
-				script += "# comment\n"
+				script.WriteString("# comment\n")
 			case 1:
-				script += "  \n"
+				script.WriteString("  \n")
 			case 2:
-				script += " #SBATCH -n1\n"
+				script.WriteString(" #SBATCH -n1\n")
 			case 3:
-				script += "##SBATCH -n1\n"
+				script.WriteString("##SBATCH -n1\n")
 			default:
-				script += "#SBATCH" + []string{" ", "\t", ""}[r.IntN(3)]
+				script.WriteString("#SBATCH" + []string{" ", "\t", ""}[r.IntN(3)])
 				for range r.IntN(7) {
-					script += parts[r.IntN(len(parts))]
+					script.WriteString(parts[r.IntN(len(parts))])
 				}
-				script += "\n"
+				script.WriteString("\n")
 			}
 		}
 		if r.IntN(4) == 0 {
-			script += "echo\n#SBATCH -n3\n"
+			script.WriteString("echo\n#SBATCH -n3\n")
 		} else {
-			script += "#SBATCH --zz\n"
+			script.WriteString("#SBATCH --zz\n")
 		}
-		want := directiveWords(t, conf, script)
-		got, err := slurm.ScriptOptions("script", []byte(script))
+		want := directiveWords(t, conf, script.String())
+		got, err := slurm.ScriptOptions("script", []byte(script.String()))
 		if err != nil {
 			_, text, _ := strings.Cut(err.Error(), "script: ")
 			got = []string{"!", text}
@@ -238,7 +239,7 @@ func TestDirectivesAgainstSlurm(t *testing.T) {
 			continue // there Slurm forgets the rest of the line
 		}
 		if strings.Join(got, "\n") != strings.Join(want, "\n") {
-			t.Fatalf("%s\n%q; Slurm finds %q", script, got, want)
+			t.Fatalf("%s\n%q; Slurm finds %q", script.String(), got, want)
 		}
 	}
 }
