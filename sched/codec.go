@@ -90,7 +90,9 @@ func (c *codec) bool(v *bool) {
 	if u > 1 {
 		c.fail(fmt.Errorf("%d is neither true nor false", u))
 	}
-	*v = u == 1
+	if c.reads() { // what is written may be shared with another goroutine
+		*v = u == 1
+	}
 }
 
 // count is how many of something follow, each of which takes at least a byte.
