@@ -27,7 +27,7 @@ func testClusterKill(t *testing.T, bin string) {
 	image := allreduce(t, c.person)
 	k := &clusterKills{cluster: c, stop: make(chan struct{})}
 	script := "echo $SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0} >> starts\n" +
-		"srun --container-image=" + image + " allreduce 6 100ms"
+		"srun -K --container-image=" + image + " allreduce 6 100ms" // what is killed ends its gang
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
