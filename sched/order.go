@@ -151,6 +151,35 @@ func (q *queue) after(k key, first bool, d job.Duration) (entry, bool) {
 	return entry{}, false
 }
 
+// from returns the entries from k on, or all.
+func (q *queue) from(k key, all bool) []entry {
+	b, i := 0, 0
+	if !all {
+		b, i, _ = q.find(k)
+	}
+	var list []entry
+	for ; b < len(q.blocks); b, i = b+1, 0 {
+		if list == nil {
+			list = make([]entry, 0, min(q.n, (len(q.blocks)-b)*blockSize))
+		}
+		list = append(list, q.blocks[b].entries[i:]...)
+	}
+	return list
+}
+
+// merge makes one sorted list of two.
+func merge(a, b []entry) []entry {
+	list := make([]entry, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		if a[0].compare(b[0].key) < 0 {
+			list, a = append(list, a[0]), a[1:]
+		} else {
+			list, b = append(list, b[0]), b[1:]
+		}
+	}
+	return append(append(list, a...), b...)
+}
+
 // fork is a copy that shares the blocks.
 func (q *queue) fork() queue { return queue{slices.Clone(q.blocks), q.n} }
 

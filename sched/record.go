@@ -32,6 +32,7 @@ type record struct {
 	queued     bool
 	key        key
 	queueLimit job.Duration // under which it is in its queue
+	elastic    bool         // in a queue: it has a TimeMin
 
 	submit, eligible, start, end job.Time
 	limit                        job.Duration // of the run
