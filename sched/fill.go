@@ -149,7 +149,7 @@ func (s *Scheduler) sortByKey(ids []job.ID) {
 
 func (s *Scheduler) takeGrown() []int32 {
 	grown := s.grown
-	s.grown = nil
+	s.grown, s.grownSpare = s.grownSpare[:0], grown
 	slices.Sort(grown)
 	return slices.Compact(grown)
 }
@@ -160,7 +160,7 @@ func (s *Scheduler) takeArrivals() []job.ID {
 		return nil
 	}
 	ids := slices.DeleteFunc(s.arrivals, func(id job.ID) bool { r := s.record(id); return r == nil || !r.queued })
-	s.arrivals = nil
+	s.arrivals, s.arrivalsSpare = s.arrivalsSpare[:0], ids
 	if len(ids) > 1 {
 		s.sortByKey(ids)
 	}
