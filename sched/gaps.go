@@ -54,6 +54,8 @@ func (s *Scheduler) gapsOf(n *need) *gaps {
 	for k := range x.next {
 		x.next[k] = job.Never
 	}
+	last := len(x.by) - 1
+	x.by[last] = make([]gap, 0, len(s.cells[n.cell].nodes)) // most nodes have one that never ends
 	for pos, i := range s.cells[n.cell].nodes {
 		if s.nodes[i].open() {
 			s.remains(x, gap{s.now, job.Never, int32(pos), 0}, func(g gap) { x.add(s.pass, g) })
