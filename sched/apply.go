@@ -200,11 +200,11 @@ func (s *Scheduler) configure(e job.Configured) error {
 	return nil
 }
 
-// reorder gives the jobs in queues the places that they have with new weights, partitions
-// or nodes.
+// reorder gives the jobs in queues the places and limits that they have with new weights,
+// partitions or nodes.
 func (s *Scheduler) reorder() {
 	for i, r := range s.jobs {
-		if !r.queued || s.keyOf(r) == r.key {
+		if !r.queued || s.keyOf(r) == r.key && s.leastOfAll(r) == r.queueLimit {
 			continue
 		}
 		r = s.ownJob(i)

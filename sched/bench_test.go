@@ -164,18 +164,22 @@ func BenchmarkDecisions(b *testing.B) {
 func BenchmarkGang1250(b *testing.B) {
 	s, _ := big(b, 0.7)
 	id := job.ID(len(s.jobs))
+	took := time.Duration(0)
 	b.ResetTimer()
 	for range b.N {
+		before := cpu()
 		id++
 		apply(b, s, job.Submitted{At: 1, ID: id, Spec: gpus(1250, 8, job.Hour)})
 		if out := s.Decide(1); len(out) != 1 {
 			b.Fatalf("%d decisions", len(out))
 		}
 		b.StopTimer()
+		took += cpu() - before
 		apply(b, s, job.Ended{At: 1, ID: id, State: job.Completed})
 		s.Decide(1)
 		b.StartTimer()
 	}
+	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "cpu-ns/op")
 }
 
 // backlog adds 100,000 pending jobs behind a full cluster.
@@ -229,6 +233,30 @@ func BenchmarkReplan(b *testing.B) {
 			reportCPU(b, before)
 		})
 	}
+}
+
+// BenchmarkOutrank is a job that comes before half of 10,000 pending ones, which are planned
+// anew behind it.
+func BenchmarkOutrank(b *testing.B) {
+	s, r := big(b, 1)
+	id := job.ID(len(s.jobs))
+	submit := func(prio uint32) {
+		id++
+		spec := philly(r)
+		spec.Priority = &prio
+		apply(b, s, job.Submitted{At: 1, ID: id, Spec: spec})
+	}
+	for i := range 10000 {
+		submit(uint32(1 + i%2*2))
+	}
+	s.Decide(1)
+	before := cpu()
+	b.ResetTimer()
+	for range b.N {
+		submit(2)
+		s.Decide(1)
+	}
+	reportCPU(b, before)
 }
 
 // BenchmarkRepair is the end of one job with 100,000 pending.

@@ -144,8 +144,8 @@ func (s *Scheduler) checkJob(r *record) error {
 	if r.queued {
 		c := s.classes[r.class]
 		b, i, ok := c.queue.find(r.key)
-		if !ok || c.queue.blocks[b].entries[i].limit != r.queueLimit {
-			return fmt.Errorf("it is not in its queue")
+		if !ok || c.queue.blocks[b].entries[i].limit != r.queueLimit || !s.stale && s.leastOfAll(r) != r.queueLimit {
+			return fmt.Errorf("it is not in its queue under its limit")
 		}
 	}
 	return nil

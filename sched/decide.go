@@ -230,9 +230,7 @@ func (s *Scheduler) lower(p *plan, id job.ID) {
 	for k := range p.picks {
 		n := s.own(p.picks[k].node)
 		n.line.take(p.start, p.end, &p.picks[k].v)
-		t := timer{p.start, id}
-		h, _ := slices.BinarySearchFunc(n.holds, t, compareTimer)
-		n.holds = slices.Insert(n.holds, h, t)
+		n.hold(timer{p.start, id})
 		s.touched(n)
 	}
 	s.useLicenses(p.licenses, p.start, p.end, false)
@@ -319,10 +317,9 @@ func (s *Scheduler) keepPlan(i int, p placement) {
 	if p.start == job.Never {
 		return
 	}
-	x := &plan{
-		part: p.option.part, start: p.start, end: p.start.Add(p.limit), picks: p.picks,
-		licenses: s.takesLicenses(r.spec, p.start, p.limit),
-	}
+	x := s.newPlan()
+	x.part, x.start, x.end, x.picks = p.option.part, p.start, p.start.Add(p.limit), p.picks
+	x.licenses = s.takesLicenses(s.classes[r.class].spec, p.start, p.limit)
 	if len(p.picks) == 1 { // they may be in a place that is used again
 		x.one[0] = p.picks[0]
 		x.picks = x.one[:]

@@ -260,13 +260,18 @@ func (s *Scheduler) consider(i int) {
 }
 
 func (s *Scheduler) enqueue(r *record) {
+	r.queueLimit, r.elastic = s.leastOfAll(r), r.spec.TimeMin > 0
+	s.ownClass(r.class).queue.insert(entry{r.key, r.queueLimit}, s.tok)
+}
+
+// leastOfAll is the least limit that a job can have in any of its partitions.
+func (s *Scheduler) leastOfAll(r *record) job.Duration {
 	limit := job.Forever
-	c := s.ownClass(r.class)
+	c := s.classes[r.class]
 	for i := range c.options {
 		limit = min(limit, s.leastIn(r.spec, c.options[i].part))
 	}
-	r.queueLimit = limit
-	c.queue.insert(entry{r.key, limit}, s.tok)
+	return limit
 }
 
 // dequeue takes a job out of its queue, and what is planned for it back.

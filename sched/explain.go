@@ -287,8 +287,8 @@ func (s *Scheduler) relaxations(r *record, x *Explanation) []Relaxation {
 	was, class, soft := r.spec, r.class, r.soft
 	s.eachChange(r, x, func(text string, spec job.Spec) {
 		spec.Array = was.Array
-		c, err := s.accept("try", &spec, r.id)
-		if err != nil {
+		c, no := s.accept(&spec, r.id)
+		if no != nil {
 			return
 		}
 		r.spec, r.class, r.soft = &spec, c, false

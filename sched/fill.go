@@ -149,7 +149,7 @@ func (s *Scheduler) sortByKey(ids []job.ID) {
 
 func (s *Scheduler) takeGrown() []int32 {
 	grown := s.grown
-	s.grown = nil
+	s.grown, s.grownSpare = s.grownSpare[:0], grown
 	slices.Sort(grown)
 	return slices.Compact(grown)
 }
@@ -160,7 +160,7 @@ func (s *Scheduler) takeArrivals() []job.ID {
 		return nil
 	}
 	ids := slices.DeleteFunc(s.arrivals, func(id job.ID) bool { r := s.record(id); return r == nil || !r.queued })
-	s.arrivals = nil
+	s.arrivals, s.arrivalsSpare = s.arrivalsSpare[:0], ids
 	if len(ids) > 1 {
 		s.sortByKey(ids)
 	}
@@ -426,28 +426,15 @@ func (s *Scheduler) lastPlanned() key {
 // replan plans the jobs from k on anew, in their order: one with a higher priority has
 // come, or lost its place.
 func (s *Scheduler) replan(k key, all bool) {
-	var keys []key
-	var limits []job.Duration
-	for _, c := range s.classes {
-		b, i := 0, 0
-		if !all {
-			b, i, _ = c.queue.find(k)
-		}
-		for ; b < len(c.queue.blocks); b, i = b+1, 0 {
-			for _, e := range c.queue.blocks[b].entries[i:] {
-				keys = append(keys, e.key)
-				limits = append(limits, e.limit)
-			}
-		}
-	}
-	slices.SortFunc(keys, key.compare)
+	queued := s.inOrder(k, all)
 	why := "everything was planned anew"
 	if !all {
 		why = "job " + k.id.String() + " comes before it"
 	}
-	drop := job.Promised{At: s.now}
-	for _, k := range keys {
-		i := s.index(k.id)
+	drop := job.Promised{At: s.now, Starts: make([]job.Promise, 0, min(s.planned, len(queued)))}
+	for k := range queued {
+		id := queued[k].id
+		i := s.index(id)
 		if s.jobs[i].plan == nil {
 			continue
 		}
@@ -460,7 +447,7 @@ func (s *Scheduler) replan(k key, all bool) {
 		} else {
 			s.unplan(i, false)
 		}
-		drop.Starts = append(drop.Starts, job.Promise{ID: k.id})
+		drop.Starts = append(drop.Starts, job.Promise{ID: id})
 	}
 	if all {
 		s.clearPlans()
@@ -468,14 +455,42 @@ func (s *Scheduler) replan(k key, all bool) {
 	if len(drop.Starts) > 0 {
 		s.note(drop)
 	}
+	limits := make([]job.Duration, len(queued))
+	for k := range queued {
+		limits[k] = queued[k].limit
+	}
+	slices.Sort(limits)
 	s.fitLengths(limits)
 	s.pass = s.newPass(limits)
-	for _, k := range keys {
-		i := s.index(k.id)
+	s.open.Starts = slices.Grow(s.open.Starts, len(queued))
+	for k := range queued {
+		i := s.index(queued[k].id)
 		s.promiseAt(i, s.earliest(s.jobs[i], s.now))
 	}
 	s.pass = nil
 	s.startDue()
+}
+
+// inOrder is the jobs of all queues from k on, in their order: the queues are sorted, and are
+// merged two by two.
+func (s *Scheduler) inOrder(k key, all bool) []entry {
+	var lists [][]entry
+	for _, c := range s.classes {
+		if list := c.queue.from(k, all); len(list) > 0 {
+			lists = append(lists, list)
+		}
+	}
+	for len(lists) > 1 {
+		var merged [][]entry
+		for ; len(lists) > 1; lists = lists[2:] {
+			merged = append(merged, merge(lists[0], lists[1]))
+		}
+		lists = append(lists, merged...)
+	}
+	if len(lists) == 0 {
+		return nil
+	}
+	return lists[0]
 }
 
 // clearPlans takes all plans out of the timelines: what is left is what runs.

@@ -22,7 +22,7 @@ func (s *Scheduler) Fork() *Scheduler {
 	c.grown = slices.Clone(s.grown)
 	c.lost = slices.Clone(s.lost)
 	c.expired = slices.Clone(s.expired)
-	c.pass = nil
+	c.pass, c.arrivalsSpare, c.grownSpare = nil, nil, nil
 	c.out, c.scratch, c.cands, c.set, c.line = nil, nil, nil, nil, nil
 	c.open, c.sorted = job.Promised{}, sorted{}
 	return &c

@@ -30,7 +30,17 @@ type gaps struct {
 	cell int32
 	need vec
 	by   [][]gap
-	gone int // how many of them are no more
+	next []job.Time // by length: when the first one begins; Never: there is none
+	gone int        // how many of them are no more
+}
+
+// top notes which gap of length k is the first one now.
+func (x *gaps) top(k int) {
+	if h := x.by[k]; len(h) > 0 {
+		x.next[k] = h[0].a
+	} else {
+		x.next[k] = job.Never
+	}
 }
 
 // gapsOf are the gaps for a need, made when it is first asked for.
@@ -40,7 +50,12 @@ func (s *Scheduler) gapsOf(n *need) *gaps {
 			return x
 		}
 	}
-	x := &gaps{cell: n.cell, need: n.v, by: make([][]gap, len(s.pass.lengths))}
+	x := &gaps{cell: n.cell, need: n.v, by: make([][]gap, len(s.pass.lengths)), next: make([]job.Time, len(s.pass.lengths))}
+	for k := range x.next {
+		x.next[k] = job.Never
+	}
+	last := len(x.by) - 1
+	x.by[last] = make([]gap, 0, len(s.cells[n.cell].nodes)) // most nodes have one that never ends
 	for pos, i := range s.cells[n.cell].nodes {
 		if s.nodes[i].open() {
 			s.remains(x, gap{s.now, job.Never, int32(pos), 0}, func(g gap) { x.add(s.pass, g) })
@@ -104,6 +119,7 @@ func (x *gaps) add(p *pass, g gap) {
 	if k := p.classOf(&g); k >= 0 {
 		x.by[k] = append(x.by[k], g)
 		up(x.by[k], len(x.by[k])-1)
+		x.top(k)
 	}
 }
 
@@ -117,6 +133,7 @@ func (x *gaps) remove(k, i int) {
 		down(h[:last], i)
 		up(h[:last], i)
 	}
+	x.top(k)
 }
 
 // compact drops the gaps that are no more if they are many.
@@ -134,6 +151,7 @@ func (x *gaps) compact() {
 		for i := len(x.by[k])/2 - 1; i >= 0; i-- {
 			down(x.by[k], i)
 		}
+		x.top(k)
 	}
 }
 
@@ -205,11 +223,13 @@ func (s *Scheduler) earliestGap(o *option, n *need, from job.Time, d job.Duratio
 	for {
 		f.start, f.pos = before, -1
 		for k := s.pass.class(d); k < len(x.by); k++ {
-			for len(x.by[k]) > 0 && x.by[k][0].pos < 0 {
+			for x.next[k] <= f.start && len(x.by[k]) > 0 && x.by[k][0].pos < 0 {
 				x.remove(k, 0)
 				x.gone--
 			}
-			f.look(x.by[k], k, 0)
+			if x.next[k] <= f.start {
+				f.look(x.by[k], k, 0)
+			}
 		}
 		if f.pos < 0 || s.stands(x, &x.by[f.k][f.i]) {
 			return f.start, f.pos
@@ -223,6 +243,7 @@ func (x *gaps) replace(p *pass, k, i int) {
 	if len(p.left) > 0 && p.classOf(&p.left[0].gap) == k {
 		x.by[k][i] = p.left[0].gap
 		down(x.by[k], i) // it begins later
+		x.top(k)
 		p.left[0] = p.left[len(p.left)-1]
 		p.left = p.left[:len(p.left)-1]
 	} else {

@@ -56,6 +56,7 @@ func (b *block) measure() {
 // queue is jobs in their order.
 type queue struct {
 	blocks []*block
+	spare  *block // an empty one: most queues are empty again and again
 	n      int
 }
 
@@ -89,7 +90,7 @@ func (q *queue) insert(e entry, tok *token) {
 	}
 	if b == len(q.blocks) {
 		if b == 0 || len(q.blocks[b-1].entries) == blockSize {
-			q.blocks = append(q.blocks, &block{tok: tok, entries: make([]entry, 0, 4), least: job.Forever})
+			q.blocks = append(q.blocks, q.newBlock(tok))
 		} else {
 			b--
 		}
@@ -111,6 +112,15 @@ func (q *queue) insert(e entry, tok *token) {
 	q.n++
 }
 
+// newBlock is an empty block. The spare one is left alone if it may be a fork's too.
+func (q *queue) newBlock(tok *token) *block {
+	if b := q.spare; b != nil && b.tok == tok {
+		q.spare, b.least = nil, job.Forever
+		return b
+	}
+	return &block{tok: tok, entries: make([]entry, 0, 4), least: job.Forever}
+}
+
 func (q *queue) remove(k key, tok *token) bool {
 	b, i, ok := q.find(k)
 	if !ok {
@@ -121,6 +131,7 @@ func (q *queue) remove(k key, tok *token) bool {
 	own.entries = slices.Delete(own.entries, i, i+1)
 	q.n--
 	if len(own.entries) == 0 {
+		q.spare = own
 		q.blocks = slices.Delete(q.blocks, b, b+1)
 	} else if limit == own.least {
 		own.measure()
@@ -151,8 +162,37 @@ func (q *queue) after(k key, first bool, d job.Duration) (entry, bool) {
 	return entry{}, false
 }
 
+// from returns the entries from k on, or all.
+func (q *queue) from(k key, all bool) []entry {
+	b, i := 0, 0
+	if !all {
+		b, i, _ = q.find(k)
+	}
+	var list []entry
+	for ; b < len(q.blocks); b, i = b+1, 0 {
+		if list == nil {
+			list = make([]entry, 0, min(q.n, (len(q.blocks)-b)*blockSize))
+		}
+		list = append(list, q.blocks[b].entries[i:]...)
+	}
+	return list
+}
+
+// merge makes one sorted list of two.
+func merge(a, b []entry) []entry {
+	list := make([]entry, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		if a[0].compare(b[0].key) < 0 {
+			list, a = append(list, a[0]), a[1:]
+		} else {
+			list, b = append(list, b[0]), b[1:]
+		}
+	}
+	return append(append(list, a...), b...)
+}
+
 // fork is a copy that shares the blocks.
-func (q *queue) fork() queue { return queue{slices.Clone(q.blocks), q.n} }
+func (q *queue) fork() queue { return queue{blocks: slices.Clone(q.blocks), n: q.n} }
 
 // timer is a moment at which something about a job changes. Those that no longer mean
 // anything are found when they are due.

@@ -14,6 +14,7 @@ type pass struct {
 	gaps    []*gaps
 	left    []leftover
 	lists   lists
+	plans   []plan   // that are not in use yet
 	changes []uint32 // how many of each node there were; nil: so few jobs that gaps are not worth their making
 }
 
@@ -23,18 +24,16 @@ const maxLengths = 64
 // largePass is from how many jobs on a pass keeps gaps, unless a test has it otherwise.
 const largePass = 256
 
-// newPass is a pass for jobs with these limits.
+// newPass is a pass for jobs with these limits, which are sorted.
 func (s *Scheduler) newPass(limits []job.Duration) *pass {
 	p := &pass{}
 	if len(limits) >= s.largePass {
 		p.changes = make([]uint32, len(s.nodes))
 	}
-	sorted := slices.Clone(limits)
-	slices.Sort(sorted)
-	p.lengths = slices.Compact(slices.Clone(sorted))
+	p.lengths = slices.Compact(slices.Clone(limits))
 	if len(p.lengths) > maxLengths {
 		for i := range maxLengths {
-			p.lengths[i] = sorted[i*len(sorted)/maxLengths]
+			p.lengths[i] = limits[i*len(limits)/maxLengths]
 		}
 		p.lengths = slices.Compact(p.lengths[:maxLengths])
 	}
@@ -53,6 +52,19 @@ func (p *pass) class(d job.Duration) int {
 // keepsGaps says whether gaps are kept that are long enough for d.
 func (p *pass) keepsGaps(d job.Duration) bool {
 	return p != nil && p.changes != nil && d >= p.lengths[0]
+}
+
+// newPlan is an empty plan. In a pass many are made at once.
+func (s *Scheduler) newPlan() *plan {
+	if s.pass == nil {
+		return &plan{}
+	}
+	if len(s.pass.plans) == 0 {
+		s.pass.plans = make([]plan, 64)
+	}
+	p := &s.pass.plans[0]
+	s.pass.plans = s.pass.plans[1:]
+	return p
 }
 
 // cursors are for each option of a class up to when nothing was found, by length: that

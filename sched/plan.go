@@ -17,7 +17,7 @@ func (s *Scheduler) earliestBefore(r *record, from, before job.Time) placement {
 	c := s.classes[r.class]
 	for i := range c.options {
 		o := &c.options[i]
-		d := s.leastIn(r.spec, o.part)
+		d := s.leastOf(r, o.part)
 		if !s.parts[o.part].starts() {
 			continue
 		}
@@ -34,7 +34,7 @@ func (s *Scheduler) earliestBefore(r *record, from, before job.Time) placement {
 			if !single {
 				s.moveCursor(c, i, p.start, d)
 			}
-			if l := s.licensed(r.spec, p.start, d); l > p.start {
+			if l := s.licensed(c.spec, p.start, d); l > p.start {
 				at = l
 				continue
 			}
@@ -42,10 +42,19 @@ func (s *Scheduler) earliestBefore(r *record, from, before job.Time) placement {
 			break
 		}
 	}
-	if best.option != nil && r.spec.TimeMin > 0 {
+	if best.option != nil && (s.pass == nil || r.elastic) && r.spec.TimeMin > 0 {
 		best.limit = s.stretch(r.spec, best.picks, best.start, best.limit, s.limitIn(r.spec, best.option.part))
 	}
 	return best
+}
+
+// leastOf is leastIn for a job that gets a plan. In a pass it is in a queue, which mostly
+// knows it, and its spec need not be fetched from far away.
+func (s *Scheduler) leastOf(r *record, p int) job.Duration {
+	if s.pass != nil && len(s.classes[r.class].options) == 1 {
+		return r.queueLimit
+	}
+	return s.leastIn(r.spec, p)
 }
 
 // single says whether an option takes one node, wherever that is.

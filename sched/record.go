@@ -32,6 +32,7 @@ type record struct {
 	queued     bool
 	key        key
 	queueLimit job.Duration // under which it is in its queue
+	elastic    bool         // in a queue: it has a TimeMin
 
 	submit, eligible, start, end job.Time
 	limit                        job.Duration // of the run
@@ -135,7 +136,8 @@ func owned[T any](list *[]*T, listTok **token, i int, tok *token) *T {
 // and the units are 1/1024 of a point of priority.
 func (s *Scheduler) keyOf(r *record) key {
 	k := key{id: r.id}
-	for _, p := range s.partitionsOf(r.spec) {
+	var few [4]int
+	for _, p := range s.partitionsIn(few[:0], r.spec) {
 		k.tier = max(k.tier, s.parts[p].spec.Tier)
 	}
 	if r.spec.Priority != nil {

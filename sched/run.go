@@ -56,13 +56,20 @@ func (s *Scheduler) setPlan(i int, p *plan) {
 		n := s.own(p.picks[k].node)
 		n.line.forget(s.now)
 		n.line.take(p.start, p.end, &p.picks[k].v)
-		t := timer{p.start, r.id}
-		h, _ := slices.BinarySearchFunc(n.holds, t, compareTimer)
-		n.holds = slices.Insert(n.holds, h, t)
+		n.hold(timer{p.start, r.id})
 		s.touched(n)
 	}
 	s.useLicenses(p.licenses, p.start, p.end, false)
 	s.ownClock(&s.due).push(timer{p.start, r.id})
+}
+
+// hold notes that a job is planned on a node. Mostly it is the last one there.
+func (n *node) hold(t timer) {
+	h := len(n.holds)
+	if h > 0 && t.before(n.holds[h-1]) {
+		h, _ = slices.BinarySearchFunc(n.holds, t, compareTimer)
+	}
+	n.holds = slices.Insert(n.holds, h, t)
 }
 
 // breach takes away what is planned for job i because it cannot be kept.

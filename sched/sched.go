@@ -74,14 +74,16 @@ type Scheduler struct {
 
 	largePass int
 
-	out     []job.Event  // of Decide
-	open    job.Promised // that is to be the next of these
-	scratch []byte
-	cands   []cand
-	set     []uint64
-	line    timeline
-	one     [1]pick
-	sorted  sorted
+	out           []job.Event  // of Decide
+	open          job.Promised // that is to be the next of these
+	scratch       []byte
+	arrivalsSpare []job.ID // while those of one round are looked at, the others are collected
+	grownSpare    []int32
+	cands         []cand
+	set           []uint64
+	line          timeline
+	one           [1]pick
+	sorted        sorted
 }
 
 // New is a scheduler without nodes, partitions and jobs.
@@ -170,8 +172,10 @@ func (s *Scheduler) partNumber(name string) (int, bool) {
 }
 
 // partitionsOf are the partitions that spec names, or the default one.
-func (s *Scheduler) partitionsOf(spec *job.Spec) []int {
-	var list []int
+func (s *Scheduler) partitionsOf(spec *job.Spec) []int { return s.partitionsIn(nil, spec) }
+
+// partitionsIn is partitionsOf in a list that is empty: one that is on the stack costs nothing.
+func (s *Scheduler) partitionsIn(list []int, spec *job.Spec) []int {
 	for _, name := range spec.Partitions {
 		if i, ok := s.partNumber(name); ok && !slices.Contains(list, i) {
 			list = append(list, i)
@@ -180,12 +184,12 @@ func (s *Scheduler) partitionsOf(spec *job.Spec) []int {
 	if len(spec.Partitions) == 0 {
 		for i := range s.parts {
 			if s.parts[i].spec.Default && !s.parts[i].gone {
-				return []int{i}
+				return append(list, i)
 			}
 		}
 		for i := range s.parts {
 			if !s.parts[i].gone {
-				return []int{i} // the first one, if none is the default
+				return append(list, i) // the first one, if none is the default
 			}
 		}
 	}

@@ -11,24 +11,27 @@ import (
 
 // submit adds a job, or the tasks of an array.
 func (s *Scheduler) submit(e job.Submitted) error {
-	what := "submit job " + e.ID.String()
+	refuse := func(no *Refused) error { // its text is not made for those that are accepted
+		no.Event = "submit job " + e.ID.String()
+		return no
+	}
 	n := 1
 	if e.Spec.Array != nil {
 		n = e.Spec.Array.Len()
 	}
 	switch {
 	case e.ID <= s.last:
-		return &Refused{Event: what, Why: fmt.Sprintf("its id is not above %v", s.last), Nearest: fmt.Sprintf("%v", s.last+1)}
+		return refuse(&Refused{Why: fmt.Sprintf("its id is not above %v", s.last), Nearest: fmt.Sprintf("%v", s.last+1)})
 	case n > math.MaxUint32-int(e.ID):
-		return &Refused{Event: what, Why: "there are not enough ids above its own"}
+		return refuse(&Refused{Why: "there are not enough ids above its own"})
 	case s.config.MaxJobs > 0 && s.unfinished+n > s.config.MaxJobs:
-		return &Refused{Event: what, Why: fmt.Sprintf("there would be more than %d jobs", s.config.MaxJobs)}
+		return refuse(&Refused{Why: fmt.Sprintf("there would be more than %d jobs", s.config.MaxJobs)})
 	}
 	spec := e.Spec
 	s.refresh()
-	class, err := s.accept(what, &spec, e.ID)
-	if err != nil {
-		return err
+	class, no := s.accept(&spec, e.ID)
+	if no != nil {
+		return refuse(no)
 	}
 	at := int32(-1)
 	if spec.Array != nil {
@@ -97,10 +100,10 @@ func (s *Scheduler) latest(r *record) job.Time {
 	return max(1, r.spec.Deadline.Add(-limit))
 }
 
-// accept returns the class of a spec, or why jobs of that spec cannot be.
-func (s *Scheduler) accept(what string, spec *job.Spec, id job.ID) (int32, error) {
-	refuse := func(why, nearest string) (int32, error) {
-		return 0, &Refused{Event: what, Why: why, Nearest: nearest}
+// accept returns the class of a spec, or why jobs of that spec cannot be, without the event.
+func (s *Scheduler) accept(spec *job.Spec, id job.ID) (int32, *Refused) {
+	refuse := func(why, nearest string) (int32, *Refused) {
+		return 0, &Refused{Why: why, Nearest: nearest}
 	}
 	if why, nearest := checkSpec(spec); why != "" {
 		return refuse(why, nearest)
@@ -119,7 +122,8 @@ func (s *Scheduler) accept(what string, spec *job.Spec, id job.ID) (int32, error
 			return refuse("there is no partition "+name, s.nearestPart(name))
 		}
 	}
-	parts := s.partitionsOf(spec)
+	var few [4]int
+	parts := s.partitionsIn(few[:0], spec)
 	if len(parts) == 0 {
 		return refuse("there is no partition", "")
 	}
@@ -274,9 +278,10 @@ func (s *Scheduler) change(e job.Changed) error {
 	s.refresh()
 	spec := e.Spec
 	spec.Array = s.jobs[i].spec.Array
-	class, err := s.accept(what, &spec, e.ID)
-	if err != nil {
-		return err
+	class, no := s.accept(&spec, e.ID)
+	if no != nil {
+		no.Event = what
+		return no
 	}
 	s.dequeue(i)
 	r := s.ownJob(i)

@@ -31,14 +31,12 @@ func (l *lengthTable) class(d job.Duration) int {
 	return lo
 }
 
-// fitLengths makes the lengths those of the limits of jobs, so that a search looks at few spans
+// fitLengths makes the lengths those of the sorted limits of jobs, so that a search looks at few spans
 // that turn out too short. What is found does not depend on them.
 func (s *Scheduler) fitLengths(limits []job.Duration) {
 	if len(limits) < 1024 {
 		return
 	}
-	limits = slices.Clone(limits)
-	slices.Sort(limits)
 	l := lengthTable{0: 1, lengths - 1: job.Forever}
 	distinct := slices.Compact(slices.Clone(limits))
 	for i := 1; i < lengths-1; i++ {
