@@ -18,7 +18,7 @@ STAMP   := -trimpath -ldflags "-s -w -X $(CLI).version=$(VERSION) -X $(CLI).comm
 MAINS   := ./cmd/gangway ./cmd/gangwayd
 TOOL    := $(GO) tool -modfile=tools/go.mod
 # What has goroutines, and no tests that only start other programs.
-RACE    := ./internal/... ./squashfs/... ./image/... ./runtime/... ./hooks/... ./launcher/...
+RACE    := ./internal/... ./squashfs/... ./image/... ./runtime/... ./hooks/... ./launcher/... ./sched/server
 # go-nvml wraps what NVIDIA has deprecated too, and gcc would say so 30 times.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 
