@@ -2,6 +2,7 @@ package step
 
 import (
 	"bytes"
+	"debug/elf"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -181,10 +182,51 @@ func rankImage(t *testing.T) string {
 	if err := w.Add(squashfs.Entry{Path: "rank", Mode: 0o100755, Size: st.Size()}, program); err != nil {
 		t.Fatal(err)
 	}
+	for _, library := range libraries(t, program) {
+		b, err := os.ReadFile(library)
+		if err == nil {
+			err = w.Add(squashfs.Entry{Path: strings.TrimPrefix(library, "/"), Mode: 0o100755, Size: int64(len(b))}, bytes.NewReader(b))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	if _, err := w.Commit(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	return name
+}
+
+// libraries are what a program needs besides: none, but under the race detector.
+func libraries(t *testing.T, program *os.File) []string {
+	t.Helper()
+	f, err := elf.NewFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			b, err := io.ReadAll(p.Open())
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, strings.TrimRight(string(b), "\x00"))
+		}
+	}
+	names, err := f.ImportedLibraries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		for _, pattern := range []string{"/lib/*-linux-gnu/", "/lib64/", "/usr/lib64/"} {
+			if all, _ := filepath.Glob(pattern + name); len(all) > 0 {
+				found = append(found, all[0])
+				break
+			}
+		}
+	}
+	return found
 }
 
 // supervise starts a supervisor, which is ended with the test.
