@@ -193,7 +193,7 @@ func (a *Agent) happen(h *held, in any) {
 			a.say(do.message)
 		case destroyDo:
 			// Not in the supervisor's queue: that may be stuck with what is destroyed.
-			go kill(h.marker, none, slack)
+			go kill(h.marker, nil, slack)
 		case discardDo:
 			delete(a.steps, h.life.key)
 			h.todo.put(do)
@@ -220,7 +220,7 @@ func (a *Agent) stopped() bool {
 		}
 	}
 	// Who only keeps output for clients ends too.
-	kill(a.Cluster+"/"+a.Node.Name+"/", none, time.Second)
+	kill(a.Cluster+"/"+a.Node.Name+"/", nil, time.Second)
 	return true
 }
 

@@ -74,24 +74,20 @@ func (a *Agent) findStep(ctx context.Context, h *held) {
 		a.happen(h, adoptIn{&intent}) // finds that it is gone
 	default:
 		// No rank was ever started: the controller sends it again, if it wants it.
-		kill(h.marker, none, slack)
+		kill(h.marker, nil, slack)
 		delete(a.steps, h.life.key)
 		h.todo.put(discardDo{})
 	}
 }
 
-// ofSteps are the processes of all steps that live.
-func (a *Agent) ofSteps() map[int]bool {
-	spare := map[int]bool{}
+// ofSteps keeps the processes of all steps that live, also those that start just now.
+func (a *Agent) ofSteps(_ int, marker string) bool {
 	for _, h := range a.steps {
-		if h.phase == ended && h.gone {
-			continue
-		}
-		for _, pid := range marked(h.marker, nil) {
-			spare[pid] = true
+		if h.marker == marker && (h.phase != ended || !h.gone) {
+			return true
 		}
 	}
-	return spare
+	return false
 }
 
 // The highest epoch of a controller that was seen: an older one is not obeyed.

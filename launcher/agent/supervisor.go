@@ -213,7 +213,7 @@ func (s *supervisor) listen(ctx context.Context, c *control.Conn, exited <-chan 
 	case <-time.After(slack):
 		// It lives and does not speak any more: nothing can be done with it.
 		s.log.Error("supervisor does not speak any more and is killed", "step", s.key)
-		kill(s.marker, none, slack)
+		kill(s.marker, nil, slack)
 		s.over()
 	}
 }
@@ -230,8 +230,6 @@ func (s *supervisor) over() {
 	}
 	s.post(goneIn{&end})
 }
-
-func none() map[int]bool { return nil }
 
 // writeJSON writes a file that is there after a crash of the machine.
 func writeJSON(ctx context.Context, name string, v any) error {
