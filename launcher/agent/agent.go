@@ -191,6 +191,11 @@ func (a *Agent) happen(h *held, in any) {
 		switch do := do.(type) {
 		case sayDo:
 			a.say(do.message)
+		case tellDo:
+			if k := do.request.Kill; k != nil {
+				a.Log.Info("step is ended", "step", h.life.key, "why", k.Why)
+			}
+			h.todo.put(do)
 		case destroyDo:
 			// Not in the supervisor's queue: that may be stuck with what is destroyed.
 			go kill(h.marker, nil, slack)
