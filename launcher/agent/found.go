@@ -64,7 +64,7 @@ func (a *Agent) findStep(ctx context.Context, h *held) {
 	switch {
 	case err == nil && !alive:
 		a.happen(h, foundIn{end})
-	case alive && intended, alive:
+	case alive:
 		in := adoptIn{}
 		if intended {
 			in.intent = &intent
@@ -73,10 +73,14 @@ func (a *Agent) findStep(ctx context.Context, h *held) {
 	case intended:
 		a.happen(h, adoptIn{&intent}) // finds that it is gone
 	default:
-		// No rank was ever started: the controller sends it again, if it wants it.
+		// No rank was ever started: the controller sends it again, if it wants it. By then
+		// the directory is gone, not somewhat later.
 		kill(h.marker, nil, slack)
+		if err := os.RemoveAll(h.dir); err != nil {
+			a.Log.Error("run directory stays", "step", h.life.key, "err", err)
+		}
 		delete(a.steps, h.life.key)
-		h.todo.put(discardDo{})
+		h.todo.put(forgetDo{})
 	}
 }
 

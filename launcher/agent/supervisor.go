@@ -93,6 +93,8 @@ func (s *supervisor) do(ctx context.Context, do any) (last bool) {
 		s.tell(do.request)
 	case settleDo:
 		s.settle(do)
+	case forgetDo:
+		return true
 	case discardDo:
 		if err := os.RemoveAll(s.dir); err != nil {
 			s.log.Error("run directory stays", "step", s.key, "err", err)
