@@ -18,7 +18,7 @@ const torchLayout = "/tmp/img-torch/layout"
 
 // testClusterTorch runs real torch.distributed, by torchrun as people write it: one on each
 // of four nodes, with rendezvous by c10d without an endpoint and static without a node
-// rank; four that are told to be alone; and two jobs at once.
+// rank; ones that are told to be alone; and two jobs at once.
 func testClusterTorch(t *testing.T, bin string) {
 	if _, err := os.Stat(torchLayout); err != nil {
 		t.Skip("needs an image with PyTorch: test/images/build.sh torch " + filepath.Dir(torchLayout))
@@ -46,7 +46,7 @@ dist.destroy_process_group()
 		{"without torchrun", "-N2 --ntasks-per-node=2", "python3 /sum.py", 4, 1},
 		{"c10d", "-N4", torchrun + " --nnodes=4 --nproc_per_node=1 --rdzv_backend=c10d /sum.py", 4, 1},
 		{"static", "-N4", torchrun + " --nnodes=4 --nproc_per_node=1 /sum.py", 4, 1},
-		{"alone", "-N2", torchrun + " --standalone --nnodes=1 --nproc_per_node=2 /sum.py", 2, 2},
+		{"alone", "-N2", torchrun + " --nnodes=1 --nproc_per_node=2 /sum.py", 2, 2},
 	} {
 		t.Run(r.name, func(t *testing.T) {
 			args := append(strings.Fields(r.options), "--container-image="+image, "--container-mounts="+program+":/sum.py:ro")

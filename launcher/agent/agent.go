@@ -191,9 +191,14 @@ func (a *Agent) happen(h *held, in any) {
 		switch do := do.(type) {
 		case sayDo:
 			a.say(do.message)
+		case tellDo:
+			if k := do.request.Kill; k != nil {
+				a.Log.Info("step is ended", "step", h.life.key, "why", k.Why)
+			}
+			h.todo.put(do)
 		case destroyDo:
 			// Not in the supervisor's queue: that may be stuck with what is destroyed.
-			go kill(h.marker, none, slack)
+			go kill(h.marker, nil, slack)
 		case discardDo:
 			delete(a.steps, h.life.key)
 			h.todo.put(do)
@@ -220,7 +225,7 @@ func (a *Agent) stopped() bool {
 		}
 	}
 	// Who only keeps output for clients ends too.
-	kill(a.Cluster+"/"+a.Node.Name+"/", none, time.Second)
+	kill(a.Cluster+"/"+a.Node.Name+"/", nil, time.Second)
 	return true
 }
 

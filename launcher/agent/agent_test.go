@@ -148,6 +148,35 @@ func TestAdopt(t *testing.T) {
 	m.started(waiting)
 }
 
+// TestHalfStarted: what an agent that was killed had begun to prepare is begun anew, when
+// it is sent again at once.
+func TestHalfStarted(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	m := newMaster(t, dir)
+	k := key()
+	half := filepath.Join(dir, "steps", control.DirOf(k))
+	if err := os.MkdirAll(half, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2000 { // so that removing it takes a while
+		if err := os.WriteFile(filepath.Join(half, fmt.Sprint(n)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	newAgent(t, dir)
+	if h := m.greeted(); len(h.Steps) != 0 {
+		t.Errorf("steps %v", h.Steps)
+	}
+	m.prepare(k, "", "sleep", "0.2")
+	m.prepared(k)
+	m.start(k)
+	m.started(k)
+	if e := m.end(k); e.Fault != nil {
+		t.Errorf("end %+v", e.Fault)
+	}
+}
+
 // TestRelease: what a supervisor that was killed left behind is ended, and what a step
 // left that went its own way.
 func TestRelease(t *testing.T) {

@@ -64,7 +64,7 @@ func (a *Agent) findStep(ctx context.Context, h *held) {
 	switch {
 	case err == nil && !alive:
 		a.happen(h, foundIn{end})
-	case alive && intended, alive:
+	case alive:
 		in := adoptIn{}
 		if intended {
 			in.intent = &intent
@@ -73,25 +73,25 @@ func (a *Agent) findStep(ctx context.Context, h *held) {
 	case intended:
 		a.happen(h, adoptIn{&intent}) // finds that it is gone
 	default:
-		// No rank was ever started: the controller sends it again, if it wants it.
-		kill(h.marker, none, slack)
+		// No rank was ever started: the controller sends it again, if it wants it. By then
+		// the directory is gone, not somewhat later.
+		kill(h.marker, nil, slack)
+		if err := os.RemoveAll(h.dir); err != nil {
+			a.Log.Error("run directory stays", "step", h.life.key, "err", err)
+		}
 		delete(a.steps, h.life.key)
-		h.todo.put(discardDo{})
+		h.todo.put(forgetDo{})
 	}
 }
 
-// ofSteps are the processes of all steps that live.
-func (a *Agent) ofSteps() map[int]bool {
-	spare := map[int]bool{}
+// ofSteps keeps the processes of all steps that live, also those that start just now.
+func (a *Agent) ofSteps(_ int, marker string) bool {
 	for _, h := range a.steps {
-		if h.phase == ended && h.gone {
-			continue
-		}
-		for _, pid := range marked(h.marker, nil) {
-			spare[pid] = true
+		if h.marker == marker && (h.phase != ended || !h.gone) {
+			return true
 		}
 	}
-	return spare
+	return false
 }
 
 // The highest epoch of a controller that was seen: an older one is not obeyed.

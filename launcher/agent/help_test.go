@@ -332,7 +332,7 @@ func newAgent(t *testing.T, dir string) (a *Agent, end func()) {
 	})
 	t.Cleanup(func() {
 		end()
-		kill(a.Cluster+"/", none, 5*time.Second)
+		kill(a.Cluster+"/", nil, 5*time.Second)
 	})
 	return a, end
 }

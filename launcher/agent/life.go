@@ -81,6 +81,7 @@ type (
 	destroyDo struct{}                  // kill all that is left of it
 	settleDo  struct{ end job.StepEnd } // write end.json in the supervisor's place
 	discardDo struct{}                  // remove the run directory, and forget it
+	forgetDo  struct{}                  // forget it: there is no run directory
 	sayDo     struct{ message *wire.AgentMessage }
 )
 

@@ -54,8 +54,11 @@ func statOf(pid int) (start uint64, state byte, err error) {
 	return start, fields[0][0], err
 }
 
-// marked returns the processes whose marker begins with prefix, but for those in spare.
-func marked(prefix string, spare map[int]bool) []int {
+// keeper says which of the processes with a marker are not meant; nil: all are.
+type keeper func(pid int, marker string) bool
+
+// marked returns the processes whose marker begins with prefix, but for those to be kept.
+func marked(prefix string, keep keeper) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
@@ -63,35 +66,40 @@ func marked(prefix string, spare map[int]bool) []int {
 	var found []int
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err == nil && !spare[pid] && hasMarker(pid, prefix) {
+		if err != nil {
+			continue
+		}
+		if m := markerOf(pid); m != "" && strings.HasPrefix(m, prefix) && (keep == nil || !keep(pid, m)) {
 			found = append(found, pid)
 		}
 	}
 	return found
 }
 
-// hasMarker looks at the environment with which a process was started. Others' processes
-// cannot be looked at, and have none of ours.
-func hasMarker(pid int, prefix string) bool {
+// markerOf is the marker in the environment with which a process was started; empty: it
+// has none, or has ended. Others' processes cannot be looked at, and have none of ours.
+func markerOf(pid int) string {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {
-		return false
+		return ""
 	}
-	want := []byte(control.Marker + "=" + prefix)
 	for v := range bytes.SplitSeq(b, []byte{0}) {
-		if bytes.HasPrefix(v, want) {
-			_, state, err := statOf(pid)
-			return err == nil && state != 'Z' && state != 'X'
+		if m, ok := bytes.CutPrefix(v, []byte(control.Marker+"=")); ok {
+			if _, state, err := statOf(pid); err != nil || state == 'Z' || state == 'X' {
+				return ""
+			}
+			return string(m)
 		}
 	}
-	return false
+	return ""
 }
 
-// kill ends the processes whose marker begins with prefix, again and again until there
-// are none, and returns those that are still there when the time is over.
-func kill(prefix string, spare func() map[int]bool, patience time.Duration) []int {
+// kill ends the processes whose marker begins with prefix, but for those to be kept, again
+// and again until there are none, and returns those that are still there when the time is
+// over.
+func kill(prefix string, keep keeper, patience time.Duration) []int {
 	for deadline := time.Now().Add(patience); ; {
-		left := marked(prefix, spare())
+		left := marked(prefix, keep)
 		if len(left) == 0 {
 			return nil
 		}
@@ -116,7 +124,7 @@ func killMarked(pid int, prefix string) {
 		return // it has ended
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if hasMarker(pid, prefix) {
+	if strings.HasPrefix(markerOf(pid), prefix) {
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // it may have ended
 	}
 }

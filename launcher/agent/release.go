@@ -65,7 +65,7 @@ func (a *Agent) tickReleases(ctx context.Context) {
 		state.going = true
 		prefix := fmt.Sprintf("%s/%s/%d.%d.", a.Cluster, a.Node.Name, r.job, r.attempt)
 		go func() {
-			left := kill(prefix, func() map[int]bool { return spare }, releasePatience)
+			left := kill(prefix, func(pid int, _ string) bool { return spare[pid] }, releasePatience)
 			text := ""
 			if len(left) > 0 {
 				text = fmt.Sprintf("processes that cannot be killed: %d", left)

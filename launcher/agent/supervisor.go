@@ -93,6 +93,8 @@ func (s *supervisor) do(ctx context.Context, do any) (last bool) {
 		s.tell(do.request)
 	case settleDo:
 		s.settle(do)
+	case forgetDo:
+		return true
 	case discardDo:
 		if err := os.RemoveAll(s.dir); err != nil {
 			s.log.Error("run directory stays", "step", s.key, "err", err)
@@ -213,7 +215,7 @@ func (s *supervisor) listen(ctx context.Context, c *control.Conn, exited <-chan 
 	case <-time.After(slack):
 		// It lives and does not speak any more: nothing can be done with it.
 		s.log.Error("supervisor does not speak any more and is killed", "step", s.key)
-		kill(s.marker, none, slack)
+		kill(s.marker, nil, slack)
 		s.over()
 	}
 }
@@ -230,8 +232,6 @@ func (s *supervisor) over() {
 	}
 	s.post(goneIn{&end})
 }
-
-func none() map[int]bool { return nil }
 
 // writeJSON writes a file that is there after a crash of the machine.
 func writeJSON(ctx context.Context, name string, v any) error {

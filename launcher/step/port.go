@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gangway-hpc/gangway/internal/fsx"
 )
@@ -19,7 +20,7 @@ import (
 type port struct {
 	number int
 	once   sync.Once
-	l      net.Listener
+	held   *os.File
 	lock   *fsx.Lock
 	name   string // of the lock
 }
@@ -85,15 +86,36 @@ func tryPort(number int, locks string) (*port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hold a port: %w", err)
 	}
-	l, err := net.Listen("tcp", ":"+strconv.Itoa(number))
+	held, err := bindPort(number)
 	if err != nil {
 		return nil, lock.Release() // somebody who does not know our locks
 	}
-	return &port{number: number, l: l, lock: lock, name: name}, nil
+	return &port{number: number, held: held, lock: lock, name: name}, nil
+}
+
+// bindPort takes a port of all addresses without listening there: ranks of other nodes
+// that start earlier are refused and try again, instead of being connected to nobody.
+func bindPort(number int) (*os.File, error) {
+	const kind = unix.SOCK_STREAM | unix.SOCK_CLOEXEC
+	var to unix.Sockaddr = &unix.SockaddrInet6{Port: number} // and of IPv4's
+	fd, err := unix.Socket(unix.AF_INET6, kind, 0)
+	if err != nil { // this machine has no IPv6
+		to = &unix.SockaddrInet4{Port: number}
+		fd, err = unix.Socket(unix.AF_INET, kind, 0)
+	} else if err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0); err != nil {
+		return nil, errors.Join(fmt.Errorf("make socket: %w", err), unix.Close(fd))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make socket: %w", err)
+	}
+	if err := unix.Bind(fd, to); err != nil {
+		return nil, errors.Join(fmt.Errorf("bind port %d: %w", number, err), unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), "port"), nil
 }
 
 // release lets the ranks have the port. Other steps do not get it before free.
-func (p *port) release() { p.once.Do(func() { _ = p.l.Close() }) }
+func (p *port) release() { p.once.Do(func() { _ = p.held.Close() }) }
 
 // free lets others have it.
 func (p *port) free() error {
