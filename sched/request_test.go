@@ -25,11 +25,12 @@ func typed(t testing.TB, n int, gres ...job.GRES) *Scheduler {
 func has(v JobView) string {
 	var all []string
 	for _, n := range v.Allocation.Nodes {
-		text := fmt.Sprintf("%s %dt %dc", n.Node, n.Tasks, n.CPUs)
+		var text strings.Builder
+		fmt.Fprintf(&text, "%s %dt %dc", n.Node, n.Tasks, n.CPUs)
 		for _, d := range n.Devices {
-			text += fmt.Sprintf(" %s:%d", gresName(d.Name, d.Type), d.Count)
+			fmt.Fprintf(&text, " %s:%d", gresName(d.Name, d.Type), d.Count)
 		}
-		all = append(all, text)
+		all = append(all, text.String())
 	}
 	return strings.Join(all, ", ")
 }

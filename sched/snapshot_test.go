@@ -18,8 +18,8 @@ func filled(v reflect.Value, n *int64, depth int) {
 	*n++
 	switch v.Kind() {
 	case reflect.Struct:
-		for i := range v.NumField() {
-			f := v.Field(i)
+		for _, f := range v.Fields() {
+			f := f
 			if !f.CanSet() { // a field of this package: not exported
 				f = reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem()
 			}

@@ -167,14 +167,15 @@ func (p *Promises) brokenText() string {
 	case p.Breaches == 0 && p.Unsaid == 0:
 		return "none"
 	}
-	text := fmt.Sprintf("of %d jobs, %d times", p.Broken, p.Breaches)
+	var text strings.Builder
+	text.WriteString(fmt.Sprintf("of %d jobs, %d times", p.Broken, p.Breaches))
 	for _, r := range p.Reasons {
-		text += fmt.Sprintf("; %d: %s", r.Times, r.Why)
+		text.WriteString(fmt.Sprintf("; %d: %s", r.Times, r.Why))
 	}
 	if p.Unsaid > 0 {
-		text += fmt.Sprintf("; %d WITHOUT A REASON", p.Unsaid)
+		text.WriteString(fmt.Sprintf("; %d WITHOUT A REASON", p.Unsaid))
 	}
-	return text
+	return text.String()
 }
 
 // amount is a number with as many digits as say something.
