@@ -7,10 +7,11 @@ import (
 	"github.com/gangway-hpc/gangway/internal/job"
 )
 
-// Decide decides at a moment, applies what it decided and returns it for the log.
+// Decide decides at a moment, which counts as the last one that an event can have if it is
+// after that (as [job.Never] is), applies what it decided and returns it for the log.
 func (s *Scheduler) Decide(now job.Time) []job.Event {
 	s.refresh()
-	s.advance(max(now, s.now), true)
+	s.advance(min(max(now, s.now), latestTime), true)
 	s.out = nil
 	s.review()
 	s.settle()
@@ -97,6 +98,7 @@ func (s *Scheduler) overrun(i int) {
 		}
 	}
 	s.useLicenses(r.licenses, old, r.ends, false)
+	s.yieldLicenses(r.licenses, r.ends, why)
 	s.ownClock(&s.ends).push(timer{r.ends, r.id})
 }
 

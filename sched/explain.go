@@ -50,7 +50,7 @@ func (s *Scheduler) Explain(id job.ID, now job.Time) (Explanation, error) {
 	}
 	c := s.Fork()
 	c.refresh()
-	c.advance(max(now, c.now), true)
+	c.advance(min(max(now, c.now), latestTime), true)
 	i := c.index(id)
 	r := c.ownJob(i)
 	if r.state != job.Pending {

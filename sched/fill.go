@@ -1,7 +1,6 @@
 package sched
 
 import (
-	"math"
 	"slices"
 
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -513,16 +512,5 @@ func (s *Scheduler) clearPlans() {
 		}
 		s.touched(n)
 	}
-	for i := range s.licenses {
-		s.ownLicenses()
-		s.licenses[i].line = timeline{{math.MinInt64, vec{s.licenses[i].total}}}
-	}
-	if len(s.licenses) == 0 {
-		return
-	}
-	for _, r := range s.jobs {
-		if len(r.licenses) > 0 {
-			s.useLicenses(r.licenses, r.start, r.ends, false)
-		}
-	}
+	s.layLicenses()
 }

@@ -320,12 +320,8 @@ func checkAmounts(p *job.Spec) (why, nearest string) {
 			return "a generic resource is not per job, node, task or socket", "--gpus-per-node"
 		}
 	}
-	for _, list := range [][]job.License{p.Licenses, p.AnyLicense} {
-		for _, l := range list {
-			if l.Count <= 0 {
-				return fmt.Sprintf("%d of licence %q", l.Count, l.Name), ""
-			}
-		}
+	if why := checkLicenses(p); why != "" {
+		return why, ""
 	}
 	if a := p.Array; a != nil {
 		for i, r := range a.Tasks {
@@ -338,6 +334,19 @@ func checkAmounts(p *job.Spec) (why, nearest string) {
 		}
 	}
 	return checkConstraint(p.Constraint, 0), ""
+}
+
+func checkLicenses(p *job.Spec) string {
+	all := slices.Concat(p.Licenses, p.AnyLicense)
+	for i, l := range all {
+		switch {
+		case l.Count <= 0:
+			return fmt.Sprintf("%d of licence %q", l.Count, l.Name)
+		case takes(all[:i], l.Name):
+			return "licence " + l.Name + " is asked for twice"
+		}
+	}
+	return ""
 }
 
 func hasCounts(c *job.Constraint) bool {

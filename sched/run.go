@@ -102,6 +102,7 @@ func (s *Scheduler) start(i int, alloc *job.Allocation, picks []pick, licenses [
 		s.reindex(picks[k].node)
 	}
 	s.useLicenses(licenses, s.now, r.ends, false)
+	s.holdLicenses(licenses, 1)
 	s.ownClock(&s.ends).push(timer{r.ends, r.id})
 	if r.array >= 0 {
 		s.ownArray(r.array).started++
@@ -150,6 +151,7 @@ func (s *Scheduler) release(i int) {
 	}
 	if len(r.licenses) > 0 {
 		s.useLicenses(r.licenses, s.now, r.ends, true)
+		s.holdLicenses(r.licenses, -1)
 		s.regrow = true
 	}
 	r.picks, r.licenses, r.lost = nil, nil, ""
@@ -367,9 +369,10 @@ func (s *Scheduler) replayStart(e job.Started) error {
 		picks = append(picks, pick{n, v})
 	}
 	alloc := e.Allocation
-	r := s.jobs[i]
-	s.unplan(i, true)
-	licenses := s.takesLicenses(r.spec, s.now, e.Allocation.Limit)
+	licenses, ok := s.licensesLeft(s.jobs[i], alloc.Limit)
+	if !ok {
+		return &Refused{Event: what, Why: "its licences are in use"}
+	}
 	_ = part
 	s.start(i, &alloc, picks, licenses, e.Attempt)
 	return nil
