@@ -108,6 +108,7 @@ func refusedAt(t *testing.T, now job.Time) {
 		"another node under a job":        node(job.Node{CPUs: 1}),
 		"a node in use removed":           job.NodeRemoved{At: now, Node: "n0000"},
 		"a node that is none removed":     job.NodeRemoved{At: now, Node: "x"},
+		"a node in a state that is none":  job.NodeSet{At: now, Node: job.Node{Name: "x", CPUs: 4, State: 1 << 12}},
 		"a node's state that is none":     job.NodeStateSet{At: now, Node: "n0000", State: 1 << 12},
 		"a state of a node that is none":  job.NodeStateSet{At: now, Node: "n0009"},
 		"images of a node that is none":   job.ImagesSet{At: now, Node: "n0009"},
