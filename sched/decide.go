@@ -71,9 +71,9 @@ func (s *Scheduler) woken(t timer) {
 // soften ends a job's wait for near nodes: from now on any will do. It keeps its plan
 // until there is a better one.
 func (s *Scheduler) soften(i int) {
+	s.refresh() // may put it into its queue again
 	r := s.ownJob(i)
 	s.ownClass(r.class).queue.remove(r.key, s.tok)
-	s.refresh()
 	r.soft, r.class = true, s.classOf(r.spec, true)
 	s.enqueue(r)
 	s.arrivals = append(s.arrivals, r.id)

@@ -426,7 +426,7 @@ func (s *Scheduler) lastPlanned() key {
 // come, or lost its place.
 func (s *Scheduler) replan(k key, all bool) {
 	queued := s.inOrder(k, all)
-	why := "everything was planned anew"
+	why := "the configuration was changed" // nothing else has all planned anew
 	if !all {
 		why = "job " + k.id.String() + " comes before it"
 	}

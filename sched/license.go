@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -69,6 +70,33 @@ func (s *Scheduler) license(name string) *license {
 		}
 	}
 	return nil
+}
+
+// unlicensed says why there can never be the licences of a spec; empty if there can.
+func (s *Scheduler) unlicensed(spec *job.Spec) (why, near string) {
+	for i, list := range [][]job.License{spec.Licenses, spec.AnyLicense} {
+		few, enough := 0, max(1, i*len(list)) // of those that one is enough of, all have to be too few
+		for _, l := range list {
+			have := s.license(l.Name)
+			if have == nil {
+				return "there is no licence " + l.Name, nearest(l.Name, func(yield func(string) bool) {
+					for i := range s.licenses {
+						if !yield(s.licenses[i].name) {
+							return
+						}
+					}
+				})
+			}
+			if l.Count > int64(have.total) {
+				why, near = fmt.Sprintf("there are %d of licence %s", have.total, l.Name), fmt.Sprintf("--licenses=%s:%d", l.Name, have.total)
+				few++
+			}
+		}
+		if few >= enough {
+			return why, near
+		}
+	}
+	return "", ""
 }
 
 // licensed is when the licences of spec are free for d, not before from.

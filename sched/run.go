@@ -264,6 +264,8 @@ func (s *Scheduler) requeue(e job.Requeue) error {
 	switch st := s.jobs[i].state; {
 	case st == job.Pending:
 		return &Refused{Event: what, Why: "it waits already"}
+	case st == job.Completing:
+		return &Refused{Event: what, Why: "it was cancelled and still runs", Nearest: "after its end"}
 	case !st.Done():
 		s.again(i, e.Hold)
 		return nil
