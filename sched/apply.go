@@ -2,7 +2,6 @@ package sched
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 )
@@ -19,7 +18,7 @@ func (s *Scheduler) Apply(e job.Event) error {
 		return &Refused{Event: fmt.Sprintf("apply %T", e), Why: "it is no event of package job"}
 	case at < s.now:
 		return &Refused{Event: fmt.Sprintf("apply %T", e), Why: fmt.Sprintf("its time %d is before %d, that of an earlier event", at, s.now), Nearest: "a clock went backwards"}
-	case at > math.MaxInt64/4:
+	case at > latestTime:
 		return &Refused{Event: fmt.Sprintf("apply %T", e), Why: fmt.Sprintf("its time %d is too late", at)}
 	}
 	decision := isDecision(e)
@@ -191,7 +190,6 @@ func (s *Scheduler) configure(e job.Configured) error {
 		}
 	}
 	s.forget() // what is over by the rule that was
-	s.ownLicenses()
 	s.config = c
 	s.setLicenses(c.Licenses)
 	s.stale = true // and places in queues change with the weights

@@ -42,7 +42,49 @@ func (s *Scheduler) Check() error {
 	if queued != 0 || unfinished != s.unfinished || planned != s.planned {
 		return fmt.Errorf("check counts: %d too many queued, %d unfinished, not %d, %d planned, not %d", queued, unfinished, s.unfinished, planned, s.planned)
 	}
+	if err := s.checkLicenses(); err != nil {
+		return err
+	}
 	return s.checkArrays()
+}
+
+// checkLicenses proves that the timelines of licences follow from jobs and plans, that
+// nothing was started with one that was in use, and that nothing is planned with one that
+// will be.
+func (s *Scheduler) checkLicenses() error {
+	for i := range s.licenses {
+		l := &s.licenses[i]
+		used, want := int64(0), timeline{{s.now, vec{l.total}}}
+		var plans timeline
+		for _, r := range s.jobs {
+			if at := slices.IndexFunc(r.licenses, func(x job.License) bool { return x.Name == l.name }); at >= 0 {
+				used += r.licenses[at].Count
+				want.take(s.now, max(s.now, r.ends), &vec{int32(r.licenses[at].Count)})
+			}
+			if p := r.plan; p != nil && takes(p.licenses, l.name) {
+				at := slices.IndexFunc(p.licenses, func(x job.License) bool { return x.Name == l.name })
+				want.take(max(s.now, p.start), p.end, &vec{int32(p.licenses[at].Count)})
+				plans = append(plans, step{t: p.start}, step{t: p.end})
+			}
+		}
+		if used != l.used || used > int64(l.total)+l.excess {
+			return fmt.Errorf("check licence %s: %d of %d are in use, not %d", l.name, used, l.total, l.used)
+		}
+		for _, list := range []timeline{want, l.line} {
+			for _, st := range list {
+				t := max(st.t, s.now)
+				if a, b := want[want.at(t)].free[0], l.line[l.line.at(t)].free[0]; a != b {
+					return fmt.Errorf("check licence %s: at %d there are %d left, not %d", l.name, t, b, a)
+				}
+			}
+		}
+		for ; len(plans) > 0 && !s.anew; plans = plans[2:] {
+			if from, to := max(s.now, plans[0].t), plans[1].t; from < to && !l.line.sane(from, to) {
+				return fmt.Errorf("check licence %s: what is planned from %d to %d has more than there are", l.name, from, to)
+			}
+		}
+	}
+	return nil
 }
 
 // checkNode proves that nothing is used twice, now or later, and that the timeline is what

@@ -316,6 +316,28 @@ func (o *option) size(s *Scheduler, spec *job.Spec, part *job.Partition, eligibl
 	return o.nodes >= part.MinNodes
 }
 
+// maxAlternatives is how many constraints one may stand for: each costs a look at all kinds
+// of nodes.
+const maxAlternatives = 256
+
+// countAlternatives is how many alternatives c has, or something above the most.
+func countAlternatives(c *job.Constraint) int {
+	n := 1
+	switch {
+	case c == nil:
+	case len(c.OneOf) > 0:
+		n = 0
+		for _, x := range c.OneOf {
+			n += countAlternatives(x)
+		}
+	case len(c.And) > 0:
+		for _, x := range c.And {
+			n = min(n*countAlternatives(x), maxAlternatives+1)
+		}
+	}
+	return min(n, maxAlternatives+1)
+}
+
 // alternatives are the constraints of which one has to hold on all nodes: what [a|b] is
 // without its brackets.
 func alternatives(c *job.Constraint) []*job.Constraint {
@@ -337,7 +359,7 @@ func alternatives(c *job.Constraint) []*job.Constraint {
 					next = append(next, &job.Constraint{And: append(slices.Clip(left.And), right)})
 				}
 			}
-			all = next[:min(len(next), 64)]
+			all = next
 		}
 	default:
 		all = []*job.Constraint{c}

@@ -7,10 +7,11 @@ import (
 	"github.com/gangway-hpc/gangway/internal/job"
 )
 
-// Decide decides at a moment, applies what it decided and returns it for the log.
+// Decide decides at a moment, which counts as the last one that an event can have if it is
+// after that (as [job.Never] is), applies what it decided and returns it for the log.
 func (s *Scheduler) Decide(now job.Time) []job.Event {
 	s.refresh()
-	s.advance(max(now, s.now), true)
+	s.advance(min(max(now, s.now), latestTime), true)
 	s.out = nil
 	s.review()
 	s.settle()
@@ -70,9 +71,9 @@ func (s *Scheduler) woken(t timer) {
 // soften ends a job's wait for near nodes: from now on any will do. It keeps its plan
 // until there is a better one.
 func (s *Scheduler) soften(i int) {
+	s.refresh() // may put it into its queue again
 	r := s.ownJob(i)
 	s.ownClass(r.class).queue.remove(r.key, s.tok)
-	s.refresh()
 	r.soft, r.class = true, s.classOf(r.spec, true)
 	s.enqueue(r)
 	s.arrivals = append(s.arrivals, r.id)
@@ -97,6 +98,7 @@ func (s *Scheduler) overrun(i int) {
 		}
 	}
 	s.useLicenses(r.licenses, old, r.ends, false)
+	s.yieldLicenses(r.licenses, r.ends, why)
 	s.ownClock(&s.ends).push(timer{r.ends, r.id})
 }
 

@@ -50,7 +50,7 @@ func (s *Scheduler) Explain(id job.ID, now job.Time) (Explanation, error) {
 	}
 	c := s.Fork()
 	c.refresh()
-	c.advance(max(now, c.now), true)
+	c.advance(min(max(now, c.now), latestTime), true)
 	i := c.index(id)
 	r := c.ownJob(i)
 	if r.state != job.Pending {
@@ -218,6 +218,16 @@ func (s *Scheduler) otherConstraints(r *record, x *Explanation) {
 			add("licenses", fmt.Sprintf("fewer than %d of licence %s are free", l.Count, l.Name))
 		}
 	}
+	var any []string
+	for _, l := range r.spec.AnyLicense {
+		if s.licenseFree(l, s.now, 1) == s.now {
+			return
+		}
+		any = append(any, fmt.Sprintf("%d of %s", l.Count, l.Name))
+	}
+	if len(any) > 0 {
+		add("licenses", "of licences none of these is free: "+strings.Join(any, ", "))
+	}
 }
 
 // hinders is which of the conditions fails first on a node; -1: none does.
@@ -265,7 +275,7 @@ func (s *Scheduler) sentence(r *record, x *Explanation) string {
 			why = append(why, c.Text)
 		}
 	}
-	text := fmt.Sprintf("it needs %d nodes; %d could start it now", x.Nodes, x.Fit)
+	text := fmt.Sprintf("it needs %d nodes; %d have room for it now", x.Nodes, x.Fit)
 	if len(why) > 0 {
 		text += ": " + strings.Join(why, ", ")
 	}

@@ -32,10 +32,35 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestExplainOneOfTheLicences: a job that could have one of several licences, none of which
+// is free, waits for these.
+func TestExplainOneOfTheLicences(t *testing.T) {
+	s := cluster(t, 4, 2)
+	a, b := job.License{Name: "a", Count: 1}, job.License{Name: "b", Count: 1}
+	setLicenses(t, s, 0, a, b)
+	for i, list := range [][]job.License{{a}, {b}, {a, b}} {
+		p := gpus(1, 1, 100)
+		p.AnyLicense = list
+		apply(t, s, job.Submitted{At: 1, ID: job.ID(i + 1), Spec: p})
+	}
+	decide(t, s, 1)
+	x, err := s.Explain(3, 1)
+	if err != nil || len(x.Constraints) != 1 || x.Constraints[0].Name != "licenses" || x.Constraints[0].Text != "of licences none of these is free: 1 of a, 1 of b" {
+		t.Errorf("%+v, %v", x.Constraints, err)
+	}
+	apply(t, s, job.Ended{At: 2, ID: 2, State: job.Completed})
+	if x, err := s.Explain(3, 2); err != nil || len(x.Constraints) != 0 {
+		t.Errorf("%+v, %v", x.Constraints, err)
+	}
+}
+
 // verifyRelaxations proves that with each of them the job starts when it says, or before.
 func verifyRelaxations(t testing.TB, s *Scheduler, id job.ID, x Explanation) {
 	t.Helper()
 	for _, relax := range x.Relaxations {
+		if x.Expected != 0 && relax.Start >= x.Expected {
+			t.Fatalf("%s: job %v would start at %d, not before %d", relax.Text, id, relax.Start, x.Expected)
+		}
 		c := s.Fork()
 		if err := c.Apply(job.Changed{At: c.Now(), ID: id, Spec: relax.Spec}); err != nil {
 			t.Fatalf("%s: %v", relax.Text, err)

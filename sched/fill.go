@@ -1,7 +1,6 @@
 package sched
 
 import (
-	"math"
 	"slices"
 
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -427,7 +426,7 @@ func (s *Scheduler) lastPlanned() key {
 // come, or lost its place.
 func (s *Scheduler) replan(k key, all bool) {
 	queued := s.inOrder(k, all)
-	why := "everything was planned anew"
+	why := "the configuration was changed" // nothing else has all planned anew
 	if !all {
 		why = "job " + k.id.String() + " comes before it"
 	}
@@ -513,16 +512,5 @@ func (s *Scheduler) clearPlans() {
 		}
 		s.touched(n)
 	}
-	for i := range s.licenses {
-		s.ownLicenses()
-		s.licenses[i].line = timeline{{math.MinInt64, vec{s.licenses[i].total}}}
-	}
-	if len(s.licenses) == 0 {
-		return
-	}
-	for _, r := range s.jobs {
-		if len(r.licenses) > 0 {
-			s.useLicenses(r.licenses, r.start, r.ends, false)
-		}
-	}
+	s.layLicenses()
 }

@@ -1,7 +1,9 @@
 package sched
 
 import (
+	"fmt"
 	"math"
+	"slices"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 )
@@ -9,30 +11,55 @@ import (
 // license is how many of a licence there are and when they are free. It uses the first
 // slot of a timeline.
 type license struct {
-	name  string
-	total int32
-	line  timeline
+	name   string
+	total  int32
+	used   int64 // by what runs
+	excess int64 // how many more than there are were in use when their number was set
+	line   timeline
 }
 
 // setLicenses takes over the licences of a configuration. What runs and is planned keeps
-// what it has; there may be less than nothing left.
+// what it has, also of a licence that was gone for a while; there may be less than nothing
+// left.
 func (s *Scheduler) setLicenses(list []job.License) {
-	old := s.licenses
-	s.licenses = nil
+	s.licenses, s.licenseTok = nil, s.tok
 	for _, l := range list {
-		total := int32(min(int64(l.Count), math.MaxInt32))
-		line := timeline{{math.MinInt64, vec{total}}}
-		for _, o := range old {
-			if o.name != l.Name {
-				continue
-			}
-			line = nil
-			for _, st := range o.line {
-				st.free[0] += total - o.total
-				line = append(line, st)
-			}
+		s.licenses = append(s.licenses, license{name: l.Name, total: int32(min(int64(l.Count), math.MaxInt32))})
+	}
+	s.layLicenses()
+	for _, r := range s.jobs {
+		s.holdLicenses(r.licenses, 1)
+		if p := r.plan; p != nil {
+			s.useLicenses(p.licenses, p.start, p.end, false)
 		}
-		s.licenses = append(s.licenses, license{l.Name, total, line})
+	}
+	for i := range s.licenses {
+		l := &s.licenses[i]
+		l.excess = max(0, l.used-int64(l.total))
+	}
+}
+
+// layLicenses makes the timelines of licences: what is left beside what runs.
+func (s *Scheduler) layLicenses() {
+	if len(s.licenses) == 0 {
+		return
+	}
+	s.ownLicenses()
+	for i := range s.licenses {
+		s.licenses[i].line = timeline{{math.MinInt64, vec{s.licenses[i].total}}}
+	}
+	for _, r := range s.jobs {
+		s.useLicenses(r.licenses, r.start, r.ends, false)
+	}
+}
+
+// holdLicenses counts those of a job that starts, or with -1 of one that ends.
+func (s *Scheduler) holdLicenses(list []job.License, sign int64) {
+	for _, l := range list {
+		s.ownLicenses()
+		if have := s.license(l.Name); have != nil {
+			have.used += sign * min(l.Count, math.MaxInt32)
+		}
 	}
 }
 
@@ -43,6 +70,33 @@ func (s *Scheduler) license(name string) *license {
 		}
 	}
 	return nil
+}
+
+// unlicensed says why there can never be the licences of a spec; empty if there can.
+func (s *Scheduler) unlicensed(spec *job.Spec) (why, near string) {
+	for i, list := range [][]job.License{spec.Licenses, spec.AnyLicense} {
+		few, enough := 0, max(1, i*len(list)) // of those that one is enough of, all have to be too few
+		for _, l := range list {
+			have := s.license(l.Name)
+			if have == nil {
+				return "there is no licence " + l.Name, nearest(l.Name, func(yield func(string) bool) {
+					for i := range s.licenses {
+						if !yield(s.licenses[i].name) {
+							return
+						}
+					}
+				})
+			}
+			if l.Count > int64(have.total) {
+				why, near = fmt.Sprintf("there are %d of licence %s", have.total, l.Name), fmt.Sprintf("--licenses=%s:%d", l.Name, have.total)
+				few++
+			}
+		}
+		if few >= enough {
+			return why, near
+		}
+	}
+	return "", ""
 }
 
 // licensed is when the licences of spec are free for d, not before from.
@@ -99,6 +153,7 @@ func (s *Scheduler) useLicenses(list []job.License, from, to job.Time, give bool
 		if have == nil {
 			continue
 		}
+		have.line.forget(s.now)
 		v := vec{int32(min(int64(l.Count), math.MaxInt32))}
 		if give {
 			have.line.give(from, to, &v)
@@ -108,6 +163,49 @@ func (s *Scheduler) useLicenses(list []job.License, from, to job.Time, give bool
 	}
 }
 
+// yieldLicenses takes away what is planned with licences that a job has for longer than was
+// expected.
+func (s *Scheduler) yieldLicenses(list []job.License, until job.Time, why string) {
+	for _, l := range list {
+		sane := func() bool {
+			have := s.license(l.Name)
+			return have == nil || have.line.sane(s.now, until)
+		}
+		if sane() {
+			continue
+		}
+		var plans []timer
+		for _, r := range s.jobs {
+			if r.plan != nil && r.plan.start < until && takes(r.plan.licenses, l.Name) {
+				plans = append(plans, timer{r.plan.start, r.id})
+			}
+		}
+		slices.SortFunc(plans, compareTimer)
+		for ; len(plans) > 0 && !sane(); plans = plans[1:] {
+			s.breach(s.index(plans[0].id), why)
+		}
+	}
+}
+
+func takes(list []job.License, name string) bool {
+	return slices.ContainsFunc(list, func(l job.License) bool { return l.Name == name })
+}
+
+// licensesLeft is what a job that starts now gets, and whether nobody who runs has it.
+func (s *Scheduler) licensesLeft(r *record, d job.Duration) ([]job.License, bool) {
+	if p := r.plan; p != nil {
+		s.useLicenses(p.licenses, p.start, p.end, true)
+		defer s.useLicenses(p.licenses, p.start, p.end, false)
+	}
+	got := s.takesLicenses(r.spec, s.now, d)
+	for _, l := range got {
+		if have := s.license(l.Name); have == nil || have.used+l.Count > int64(have.total) {
+			return nil, false
+		}
+	}
+	return got, len(r.spec.AnyLicense) == 0 || len(got) > len(r.spec.Licenses)
+}
+
 func (s *Scheduler) ownLicenses() {
 	if s.licenseTok == s.tok {
 		return
@@ -115,7 +213,8 @@ func (s *Scheduler) ownLicenses() {
 	s.licenseTok = s.tok
 	list := make([]license, len(s.licenses))
 	for i, l := range s.licenses {
-		list[i] = license{l.name, l.total, append(timeline(nil), l.line...)}
+		list[i] = l
+		list[i].line = slices.Clone(l.line)
 	}
 	s.licenses = list
 }

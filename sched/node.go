@@ -115,6 +115,9 @@ func (s *Scheduler) setNode(e job.NodeSet) error {
 	if e.Node.Name == "" {
 		return &Refused{Event: what, Why: "it has no name"}
 	}
+	if err := checkState(what, e.Node.State); err != nil {
+		return err
+	}
 	total, err := totals(&e.Node)
 	if err != nil {
 		return err
@@ -129,7 +132,9 @@ func (s *Scheduler) setNode(e job.NodeSet) error {
 		i = int32(len(s.nodes) - 1)
 		s.names.add(s, e.Node.Name, i)
 	} else if n := s.nodes[i]; len(n.runs) > 0 {
-		same := total == n.total && slices.EqualFunc(spec.GRES, n.spec.GRES, func(a, b job.GRES) bool { return a.Name == b.Name && a.Type == b.Type })
+		same := total == n.total && slices.EqualFunc(spec.GRES, n.spec.GRES, func(a, b job.GRES) bool {
+			return a.Name == b.Name && a.Type == b.Type && identity(&a) == identity(&b) // what runs has numbers, or has none
+		})
 		if !same {
 			return &Refused{Event: what, Why: fmt.Sprintf("job %v runs on it", n.runs[0]), Nearest: "drain it first"}
 		}
@@ -153,13 +158,20 @@ func (s *Scheduler) setNode(e job.NodeSet) error {
 	return nil
 }
 
+func checkState(what string, st job.NodeState) error {
+	if st >= job.NodeFail<<1 {
+		return &Refused{Event: what, Why: fmt.Sprintf("state %#x is none", uint16(st))}
+	}
+	return nil
+}
+
 func (s *Scheduler) setNodeState(e job.NodeStateSet) error {
 	i, ok := s.nodeNumber(e.Node)
 	if !ok || s.nodes[i].gone {
 		return &Refused{Event: "set state of node " + e.Node, Why: "there is no such node", Nearest: s.nearestNode(e.Node)}
 	}
-	if e.State >= job.NodeFail<<1 {
-		return &Refused{Event: "set state of node " + e.Node, Why: fmt.Sprintf("state %#x is none", uint16(e.State))}
+	if err := checkState("set state of node "+e.Node, e.State); err != nil {
+		return err
 	}
 	n := s.own(i)
 	was := n.open()

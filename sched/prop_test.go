@@ -45,7 +45,7 @@ func newWorld(t *rapid.T) *world {
 	w.do(job.PartitionSet{Partition: job.Partition{Name: "p", Nodes: names, Default: true, DefaultTime: 10, MemoryPerCPU: 10, DenyUsers: []string{"mallory"}}})
 	w.do(job.PartitionSet{Partition: job.Partition{Name: "q", Nodes: names[:(n+1)/2], Priority: 10, MaxTime: 50, MemoryPerCPU: 10}})
 	w.do(job.Configured{Config: job.Config{
-		Weights: job.Weights{Partition: uint32(rapid.IntRange(0, 1).Draw(t, "weight")) * 1000}, Licenses: []job.License{{Name: "l", Count: 2}},
+		Weights: job.Weights{Partition: uint32(rapid.IntRange(0, 1).Draw(t, "weight")) * 1000}, Licenses: []job.License{{Name: "l", Count: 2}, {Name: "m", Count: 1}},
 		Backfill: job.Backfill(rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "backfill")), MaxRequeue: 2,
 		MinJobAge: job.Duration(rapid.SampledFrom([]int{0, 1, 20}).Draw(t, "age")),
 	}})
@@ -163,7 +163,15 @@ func (w *world) spec() job.Spec {
 			p.Topology.Segment = 2
 		}
 	case 3:
-		p.Licenses = []job.License{{Name: "l", Count: 1}}
+		l, m := []job.License{{Name: "l", Count: 1}}, []job.License{{Name: "m", Count: 1}}
+		switch rapid.IntRange(0, 2).Draw(t, "licences") {
+		case 0:
+			p.Licenses = l
+		case 1:
+			p.Licenses, p.AnyLicense = l, m
+		default:
+			p.AnyLicense = slices.Concat(l, m)
+		}
 	case 4:
 		p.Partitions = []string{"q", "p"}
 	case 5:

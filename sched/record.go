@@ -184,13 +184,17 @@ func (s *Scheduler) base(r *record) int64 {
 		for _, p := range s.partitionsOf(r.spec) {
 			of = max(of, int64(s.parts[p].spec.Priority))
 		}
-		points += int64(w.Partition) * of / most
+		points += share(uint64(w.Partition), uint64(of), uint64(most))
 	}
 	if w.Size > 0 {
 		points += int64(w.Size) * s.sizeOf(r.spec) >> 20
 	}
-	return points - int64(r.spec.Nice)*int64(max(1, w.Nice))
+	points -= clamp(int64(r.spec.Nice)*int64(max(1, w.Nice)), 1<<60)
+	return clamp(points, 1<<51) // so that 1/1024 of them and the age can be added up
 }
+
+// clamp is n, or the nearest to it between -most and most.
+func clamp(n, most int64) int64 { return max(-most, min(n, most)) }
 
 // sizeOf is Slurm's job size factor, of 1<<20: the mean of the parts of all nodes and of all
 // CPUs that a job asks for.
@@ -320,12 +324,8 @@ func checkAmounts(p *job.Spec) (why, nearest string) {
 			return "a generic resource is not per job, node, task or socket", "--gpus-per-node"
 		}
 	}
-	for _, list := range [][]job.License{p.Licenses, p.AnyLicense} {
-		for _, l := range list {
-			if l.Count <= 0 {
-				return fmt.Sprintf("%d of licence %q", l.Count, l.Name), ""
-			}
-		}
+	if why := checkLicenses(p); why != "" {
+		return why, ""
 	}
 	if a := p.Array; a != nil {
 		for i, r := range a.Tasks {
@@ -337,7 +337,26 @@ func checkAmounts(p *job.Spec) (why, nearest string) {
 			return "the array has no tasks or a negative throttle", "--array=0-9%2"
 		}
 	}
-	return checkConstraint(p.Constraint, 0), ""
+	if why := checkConstraint(p.Constraint, 0); why != "" {
+		return why, ""
+	}
+	if countAlternatives(p.Constraint) > maxAlternatives {
+		return fmt.Sprintf("the constraint stands for more than %d combinations of what is in brackets", maxAlternatives), "fewer brackets, or fewer parts in them"
+	}
+	return "", ""
+}
+
+func checkLicenses(p *job.Spec) string {
+	all := slices.Concat(p.Licenses, p.AnyLicense)
+	for i, l := range all {
+		switch {
+		case l.Count <= 0:
+			return fmt.Sprintf("%d of licence %q", l.Count, l.Name)
+		case takes(all[:i], l.Name):
+			return "licence " + l.Name + " is asked for twice"
+		}
+	}
+	return ""
 }
 
 func hasCounts(c *job.Constraint) bool {

@@ -3,6 +3,7 @@ package sched
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -108,6 +109,7 @@ func refusedAt(t *testing.T, now job.Time) {
 		"another node under a job":        node(job.Node{CPUs: 1}),
 		"a node in use removed":           job.NodeRemoved{At: now, Node: "n0000"},
 		"a node that is none removed":     job.NodeRemoved{At: now, Node: "x"},
+		"a node in a state that is none":  job.NodeSet{At: now, Node: job.Node{Name: "x", CPUs: 4, State: 1 << 12}},
 		"a node's state that is none":     job.NodeStateSet{At: now, Node: "n0000", State: 1 << 12},
 		"a state of a node that is none":  job.NodeStateSet{At: now, Node: "n0009"},
 		"images of a node that is none":   job.ImagesSet{At: now, Node: "n0009"},
@@ -171,6 +173,16 @@ func refusedAt(t *testing.T, now job.Time) {
 	}
 }
 
+// brackets is [0|..|last]&[0|..|last] of n names each.
+func brackets(n int, last string) *job.Constraint {
+	list := []*job.Constraint{}
+	for i := range n - 1 {
+		list = append(list, &job.Constraint{Feature: fmt.Sprint("x", i)})
+	}
+	list = append(list, &job.Constraint{Feature: last})
+	return &job.Constraint{And: []*job.Constraint{{OneOf: list}, {OneOf: list}}}
+}
+
 // TestNeverRuns: what can never run, and what contradicts itself, is refused with the
 // reason and the nearest thing that could run: and that does.
 func TestNeverRuns(t *testing.T) {
@@ -200,11 +212,20 @@ func TestNeverRuns(t *testing.T) {
 		{func(p *job.Spec) { p.GRES[0].Type = "a100" }, "none of the 8 nodes", "8 gpu:h100", func(p *job.Spec) { p.GRES[0].Type = "h100" }},
 		{func(p *job.Spec) { p.Licenses = []job.License{{Name: "ansis", Count: 1}} }, "there is no licence ansis", "ansys", func(p *job.Spec) { p.Licenses = []job.License{{Name: "ansys", Count: 1}} }},
 		{func(p *job.Spec) { p.Licenses = []job.License{{Name: "ansys", Count: 9}} }, "there are 2 of licence ansys", "--licenses=ansys:2", func(p *job.Spec) { p.Licenses = []job.License{{Name: "ansys", Count: 2}} }},
+		{func(p *job.Spec) { p.AnyLicense = []job.License{{Name: "ansys", Count: 9}} }, "there are 2 of licence ansys", "--licenses=ansys:2", func(p *job.Spec) { p.AnyLicense = []job.License{{Name: "ansys", Count: 2}} }},
+		{func(p *job.Spec) {
+			p.Licenses, p.AnyLicense = []job.License{{Name: "ansys", Count: 3}}, []job.License{{Name: "fluent", Count: 1}}
+		}, "there are 2 of licence ansys", "--licenses=ansys:2", func(p *job.Spec) {
+			p.AnyLicense = []job.License{{Name: "ansys", Count: 3}, {Name: "fluent", Count: 1}}
+		}},
+		{func(p *job.Spec) { p.Deadline = job.Time(job.Hour) }, "it cannot end before its deadline", "", func(p *job.Spec) { p.Deadline = job.Time(job.Hour) + 1 }},
+		{func(p *job.Spec) { p.Begin, p.Deadline = 1e7, 1e7+job.Time(job.Hour)-1 }, "it cannot end before its deadline", "", func(p *job.Spec) { p.Deadline, p.TimeMin = 1e6, job.Minute }},
+		{func(p *job.Spec) { p.Constraint = brackets(17, "h100") }, "more than 256 combinations", "", func(p *job.Spec) { p.Constraint = brackets(16, "h100") }},
 		{func(p *job.Spec) { p.Array = &job.Array{Tasks: []job.Range{{First: 0, Last: 1001, Step: 1}}} }, "array index 1001 is not below 1001", "--array=0-1000", func(p *job.Spec) { p.Array = &job.Array{Tasks: []job.Range{{First: 0, Last: 1000, Step: 1}}} }},
 		{func(p *job.Spec) { p.MinNodes, p.GRES[0].Count, p.GRES[0].Per = 4, 3, job.PerJob }, "3 gpu in all are fewer than 4 nodes", "--nodes=3", func(p *job.Spec) { p.MinNodes, p.GRES[0].Count, p.GRES[0].Per = 3, 3, job.PerJob }},
 	} {
 		s := cluster(t, 8, 2)
-		apply(t, s, job.Configured{Config: job.Config{Licenses: []job.License{{Name: "ansys", Count: 2}}}})
+		apply(t, s, job.Configured{Config: job.Config{Licenses: []job.License{{Name: "ansys", Count: 2}, {Name: "fluent", Count: 1}}}})
 		for i, n := range s.nodes {
 			spec := *n.spec
 			spec.Features = []string{"h100"}

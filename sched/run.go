@@ -2,6 +2,8 @@ package sched
 
 import (
 	"fmt"
+	"math"
+	"math/bits"
 	"slices"
 
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -102,6 +104,7 @@ func (s *Scheduler) start(i int, alloc *job.Allocation, picks []pick, licenses [
 		s.reindex(picks[k].node)
 	}
 	s.useLicenses(licenses, s.now, r.ends, false)
+	s.holdLicenses(licenses, 1)
 	s.ownClock(&s.ends).push(timer{r.ends, r.id})
 	if r.array >= 0 {
 		s.ownArray(r.array).started++
@@ -150,6 +153,7 @@ func (s *Scheduler) release(i int) {
 	}
 	if len(r.licenses) > 0 {
 		s.useLicenses(r.licenses, s.now, r.ends, true)
+		s.holdLicenses(r.licenses, -1)
 		s.regrow = true
 	}
 	r.picks, r.licenses, r.lost = nil, nil, ""
@@ -260,6 +264,8 @@ func (s *Scheduler) requeue(e job.Requeue) error {
 	switch st := s.jobs[i].state; {
 	case st == job.Pending:
 		return &Refused{Event: what, Why: "it waits already"}
+	case st == job.Completing:
+		return &Refused{Event: what, Why: "it was cancelled and still runs", Nearest: "after its end"}
 	case !st.Done():
 		s.again(i, e.Hold)
 		return nil
@@ -324,8 +330,8 @@ func (s *Scheduler) requeued(e job.Requeued) error {
 func (s *Scheduler) killed(e job.Killed) error {
 	i, ok := s.find(e.ID)
 	what := "kill job " + e.ID.String()
-	if !ok || s.jobs[i].state.Done() || !e.State.Done() {
-		return &Refused{Event: what, Why: "there is no such job, or it has ended"}
+	if !ok || s.jobs[i].state.Done() || !e.State.Done() || e.State > job.Preempted {
+		return &Refused{Event: what, Why: "there is no such job, it has ended, or the state is none of an ended job"}
 	}
 	if s.jobs[i].state == job.Pending {
 		s.dequeue(i)
@@ -351,6 +357,10 @@ func (s *Scheduler) replayStart(e job.Started) error {
 		return &Refused{Event: what, Why: "it has no partition, nodes or limit"}
 	}
 	s.refresh()
+	r := s.jobs[i]
+	if !slices.Contains(s.partitionsOf(r.spec), part) || e.Allocation.Limit < s.leastIn(r.spec, part) || e.Allocation.Limit > s.limitIn(r.spec, part) {
+		return &Refused{Event: what, Why: "it does not ask for this partition or limit"}
+	}
 	picks := make([]pick, 0, len(e.Allocation.Nodes))
 	taken := map[int32]bool{}
 	for k := range e.Allocation.Nodes {
@@ -366,27 +376,53 @@ func (s *Scheduler) replayStart(e job.Started) error {
 		}
 		picks = append(picks, pick{n, v})
 	}
+	if !s.asked(r, part, picks) {
+		return &Refused{Event: what, Why: "this is not what it asks for"}
+	}
 	alloc := e.Allocation
-	r := s.jobs[i]
-	s.unplan(i, true)
-	licenses := s.takesLicenses(r.spec, s.now, e.Allocation.Limit)
-	_ = part
+	licenses, ok := s.licensesLeft(r, alloc.Limit)
+	if !ok {
+		return &Refused{Event: what, Why: "its licences are in use"}
+	}
 	s.start(i, &alloc, picks, licenses, e.Attempt)
 	return nil
 }
 
-// shareOf is what a share takes of a node, and whether its devices are free.
-func (s *Scheduler) shareOf(n *node, share *job.NodeShare) (vec, bool) {
-	v := vec{int32(share.CPUs), int32(share.Memory)}
-	for _, d := range share.Devices {
-		found := false
-		for g := range n.spec.GRES {
-			if n.spec.GRES[g].Name == d.Name && n.spec.GRES[g].Type == d.Type {
-				v[slotGRES+g] += int32(d.Count)
-				found = d.Mask&n.used[g] == 0
+// asked says whether a job that takes these nodes has one of the things that it asks for.
+func (s *Scheduler) asked(r *record, part int, picks []pick) bool {
+	c := s.classes[r.class]
+	return slices.ContainsFunc(c.options, func(o option) bool {
+		if o.part != part || len(picks) < o.nodes || len(picks) > o.most {
+			return false
+		}
+		for k := range picks {
+			if o.excludes(picks[k].node) || !s.takes(&o, picks, k) {
+				return false
 			}
 		}
-		if !found {
+		return true
+	})
+}
+
+// shareOf is what a share takes of a node, and whether that can be: the node has so much, and
+// its devices are free.
+func (s *Scheduler) shareOf(n *node, share *job.NodeShare) (vec, bool) {
+	between := func(n, most int64) bool { return 0 <= n && n <= most }
+	if !between(int64(share.CPUs)-1, math.MaxInt32-1) || !between(share.Memory, math.MaxInt32) || !between(int64(share.Tasks), 1<<24) {
+		return vec{}, false
+	}
+	v := vec{int32(share.CPUs), int32(share.Memory)}
+	for _, d := range share.Devices {
+		g := slices.IndexFunc(n.spec.GRES, func(g job.GRES) bool { return g.Name == d.Name && g.Type == d.Type })
+		if g < 0 || v[slotGRES+g] != 0 || !between(d.Count-1, n.spec.GRES[g].Count-1) || d.Mask&n.used[g] != 0 {
+			return v, false
+		}
+		v[slotGRES+g] = int32(d.Count)
+		if has := &n.spec.GRES[g]; identity(has) {
+			if bits.OnesCount64(d.Mask) != int(d.Count) || bits.Len64(d.Mask) > int(has.Count) {
+				return v, false
+			}
+		} else if d.Mask != 0 {
 			return v, false
 		}
 	}

@@ -164,6 +164,7 @@ func (s *Scheduler) restored(h *savedState) error {
 	}
 	s.arrivals, s.grown, s.lost, s.expired = h.arrivals, h.grown, h.lost, h.expired
 	s.recheck, s.regrow, s.retry, s.anew = h.recheck, h.regrow, h.retry, h.anew
+	s.setLicenses(s.config.Licenses) // now that it is known who has them
 	for i := range s.nodes {
 		s.reindex(int32(i))
 	}
@@ -217,7 +218,7 @@ func (s *Scheduler) checkReferences(h *savedState) error {
 	return nil
 }
 
-// latestTime is later than any time of an event.
+// latestTime is the latest that an event can have: sums of times do not overflow.
 const latestTime = math.MaxInt64 / 4
 
 func (s *Scheduler) restoreCluster(h *savedState) error {
@@ -341,7 +342,6 @@ func (s *Scheduler) restoreRun(r *record) error {
 		s.useDevices(n, r.alloc.Nodes[k].Devices, true)
 		n.runs = slices.Insert(n.runs, at, r.id)
 	}
-	s.useLicenses(r.licenses, s.now, r.ends, false)
 	s.ownClock(&s.ends).push(timer{r.ends, r.id})
 	return nil
 }

@@ -41,12 +41,7 @@ func (s *Scheduler) submit(e job.Submitted) error {
 	base := record{
 		tok: s.tok, array: at, spec: &spec, class: class, submit: e.At,
 	}
-	if spec.Hold {
-		base.held |= heldUser
-	}
-	if spec.Priority != nil && *spec.Priority == 0 {
-		base.held |= heldAdmin
-	}
+	base.heldBy(&job.Spec{}, &spec)
 	id := e.ID
 	if at < 0 {
 		r := base
@@ -71,6 +66,20 @@ func (s *Scheduler) submit(e job.Submitted) error {
 	return nil
 }
 
+// heldBy holds a job, or ends that, where its spec says another thing than the one before.
+func (r *record) heldBy(was, is *job.Spec) {
+	set := func(bit uint8, was, is bool) {
+		if was && !is {
+			r.held &^= bit
+		} else if is && !was {
+			r.held |= bit
+		}
+	}
+	zero := func(p *job.Spec) bool { return p.Priority != nil && *p.Priority == 0 }
+	set(heldUser, was.Hold, is.Hold)
+	set(heldAdmin, zero(was), zero(is))
+}
+
 // enter has a job that is new, or asks for something new, wait for what it has to.
 func (s *Scheduler) enter(i int) {
 	r := s.jobs[i]
@@ -93,11 +102,16 @@ func (s *Scheduler) latest(r *record) job.Time {
 	if r.spec.Deadline == 0 {
 		return 0
 	}
+	return max(1, r.spec.Deadline.Add(-s.leastOfParts(r.spec)))
+}
+
+// leastOfParts is the least limit that a spec can have in any of its partitions.
+func (s *Scheduler) leastOfParts(spec *job.Spec) job.Duration {
 	limit := job.Forever
-	for _, p := range s.partitionsOf(r.spec) {
-		limit = min(limit, s.leastIn(r.spec, p))
+	for _, p := range s.partitionsOf(spec) {
+		limit = min(limit, s.leastIn(spec, p))
 	}
-	return max(1, r.spec.Deadline.Add(-limit))
+	return limit
 }
 
 // accept returns the class of a spec, or why jobs of that spec cannot be, without the event.
@@ -127,22 +141,8 @@ func (s *Scheduler) accept(spec *job.Spec, id job.ID) (int32, *Refused) {
 	if len(parts) == 0 {
 		return refuse("there is no partition", "")
 	}
-	for _, list := range [][]job.License{spec.Licenses, spec.AnyLicense} {
-		for _, l := range list {
-			have := s.license(l.Name)
-			if have == nil {
-				return refuse("there is no licence "+l.Name, nearest(l.Name, func(yield func(string) bool) {
-					for i := range s.licenses {
-						if !yield(s.licenses[i].name) {
-							return
-						}
-					}
-				}))
-			}
-			if int64(l.Count) > int64(have.total) && len(spec.AnyLicense) == 0 {
-				return refuse(fmt.Sprintf("there are %d of licence %s", have.total, l.Name), fmt.Sprintf("--licenses=%s:%d", l.Name, have.total))
-			}
-		}
+	if why, nearest := s.unlicensed(spec); why != "" {
+		return refuse(why, nearest)
 	}
 	for _, name := range spec.NodeList {
 		if i, ok := s.nodeNumber(name); !ok || s.nodes[i].gone {
@@ -167,6 +167,9 @@ func (s *Scheduler) accept(spec *job.Spec, id job.ID) (int32, *Refused) {
 	}
 	if open == 0 {
 		return refuse(last, "")
+	}
+	if t := max(s.now, spec.Begin); spec.Deadline > 0 && t.Add(s.leastOfParts(spec)) > spec.Deadline {
+		return refuse("it cannot end before its deadline", "--deadline later, or less --time")
 	}
 	class := s.classOf(spec, false)
 	c := s.classes[class]
@@ -285,6 +288,7 @@ func (s *Scheduler) change(e job.Changed) error {
 	}
 	s.dequeue(i)
 	r := s.ownJob(i)
+	r.heldBy(r.spec, &spec)
 	same := sameDependencies(&spec, r.spec)
 	r.spec, r.class, r.soft, r.never = &spec, class, false, false
 	if !same {
