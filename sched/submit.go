@@ -227,7 +227,7 @@ func (s *Scheduler) impossible(c *class) (why, nearest string) {
 	most, biggest := 0, vec{}
 	var best *kind
 	for _, p := range s.partitionsOf(c.spec) {
-		if s.parts[p].refuses(c.spec) != "" {
+		if !s.admits(c, p) {
 			continue
 		}
 		for _, cell := range s.cells {
