@@ -69,6 +69,7 @@ type array struct {
 	n                          int
 	throttle                   int
 	active                     int // running or in the queue
+	next                       int // the tasks before this one do not wait for the throttle alone
 	started, ended, ok, failed int
 	dependents                 []job.ID
 }
