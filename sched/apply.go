@@ -212,17 +212,21 @@ func (s *Scheduler) reorder() {
 	}
 }
 
-// reclass puts the jobs in queues into the classes that they are of now.
+// reclass puts the jobs that wait into the classes that they are of now.
 func (s *Scheduler) reclass() {
 	for i, r := range s.jobs {
 		if r.state != job.Pending {
+			continue
+		}
+		class := s.classOf(r.spec, r.soft)
+		if class == r.class {
 			continue
 		}
 		r = s.ownJob(i)
 		if r.queued {
 			s.ownClass(r.class).queue.remove(r.key, s.tok)
 		}
-		r.class = s.classOf(r.spec, r.soft)
+		r.class = class
 		if r.queued {
 			s.enqueue(r)
 		}

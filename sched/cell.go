@@ -98,6 +98,10 @@ func (s *Scheduler) refresh() {
 	for i := range s.classes {
 		s.resolve(s.ownClass(int32(i)))
 	}
+	if s.regroup {
+		s.regroup = false
+		s.reclass()
+	}
 	s.measure()
 }
 

@@ -220,7 +220,10 @@ func (s *Scheduler) checkArrays() error {
 	for _, a := range s.arrays {
 		got := array{tok: a.tok, first: a.first, n: a.n, throttle: a.throttle, dependents: a.dependents}
 		first := s.index(a.first)
-		for _, r := range s.jobs[first : first+a.n] {
+		for i, r := range s.jobs[first : first+a.n] {
+			if i < a.next && r.state == job.Pending && !r.queued && r.held == 0 && r.spec.Begin <= s.now && (r.met || r.spec.Dependencies == nil) {
+				return fmt.Errorf("check job %v: it would never be found when another task ends", r.id)
+			}
 			if r.queued || r.state == job.Running || r.state == job.Completing {
 				got.active++
 			}

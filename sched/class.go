@@ -11,11 +11,12 @@ import (
 	"github.com/gangway-hpc/gangway/internal/job"
 )
 
-// class is all jobs that ask for the same, but for their time limits: what keeps one of
-// them from starting keeps the others.
+// class is all jobs that ask for the same, but for their time limits, which are within the
+// maximum of the same partitions: what keeps one of them from starting keeps the others.
 type class struct {
 	tok               *token
 	spec              *job.Spec // of one of them
+	tooLong           []int     // partitions whose maximum is below their limits
 	queue             queue     // of those that may be started
 	options           []option
 	could             int      // nodes that could take a share of it, in the best option
@@ -72,6 +73,11 @@ func (s *Scheduler) classKey(b []byte, spec *job.Spec) []byte {
 		}
 	}
 	list(spec.Partitions)
+	var few [4]int
+	for _, p := range s.tooLong(few[:0], spec) {
+		num(int64(p))
+	}
+	num(-1)
 	for _, n := range [...]int{spec.MinNodes, spec.MaxNodes, spec.Tasks, spec.TasksPerNode, spec.CPUsPerTask, spec.CPUsPerGPU, spec.ThreadsPerCore} {
 		num(int64(n))
 	}
@@ -113,6 +119,24 @@ func (s *Scheduler) classKey(b []byte, spec *job.Spec) []byte {
 	return b
 }
 
+// tooLong is the partitions of spec that it may not be in because of its time limit, in a
+// list that is empty. They are numbers: a class means the same when a maximum changes, and
+// it is its jobs that change theirs.
+func (s *Scheduler) tooLong(list []int, spec *job.Spec) []int {
+	var few [4]int
+	for _, p := range s.partitionsIn(few[:0], spec) {
+		if s.parts[p].tooShort(spec) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// admits says whether jobs of a class may be in a partition.
+func (s *Scheduler) admits(c *class, p int) bool {
+	return !slices.Contains(c.tooLong, p) && s.parts[p].bars(c.spec) == ""
+}
+
 func appendConstraint(b []byte, c *job.Constraint) []byte {
 	if c == nil {
 		return append(b, 0)
@@ -149,7 +173,7 @@ func (s *Scheduler) classOf(spec *job.Spec, soft bool) int32 {
 		maps.Copy(m, s.kinds.m)
 		s.kinds = classIndex{s.tok, m}
 	}
-	c := &class{tok: s.tok, spec: spec, soft: soft}
+	c := &class{tok: s.tok, spec: spec, tooLong: s.tooLong(nil, spec), soft: soft}
 	s.classes = append(s.classes, c)
 	s.kinds.m[string(s.scratch)] = int32(len(s.classes) - 1)
 	s.resolve(c)
@@ -184,7 +208,7 @@ func (s *Scheduler) resolve(c *class) {
 	for _, p := range s.partitionsOf(c.spec) {
 		part := &s.parts[p]
 		c.missing += part.missing
-		if part.refuses(c.spec) != "" {
+		if !s.admits(c, p) {
 			continue
 		}
 		for _, alt := range alternatives(c.spec.Constraint) {

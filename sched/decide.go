@@ -71,7 +71,7 @@ func (s *Scheduler) woken(t timer) {
 // soften ends a job's wait for near nodes: from now on any will do. It keeps its plan
 // until there is a better one.
 func (s *Scheduler) soften(i int) {
-	s.refresh() // may put it into its queue again
+	s.refresh() // may put it into its queue again, or into another class
 	r := s.ownJob(i)
 	s.ownClass(r.class).queue.remove(r.key, s.tok)
 	r.soft, r.class = true, s.classOf(r.spec, true)
@@ -170,6 +170,7 @@ func (s *Scheduler) flush() {
 	if len(s.open.Starts) > 0 {
 		s.out = append(s.out, s.open)
 		s.open = job.Promised{}
+		s.flushes++
 	}
 }
 
@@ -298,10 +299,16 @@ func (s *Scheduler) promise(i int) {
 	s.promiseAt(i, p)
 }
 
-// promiseAt carries a plan out, and notes it in one event with those before it.
+// promiseAt carries a plan out, and notes it in one event with those before it. A second
+// one of the same job is in the next event: in one, who reads it could not say which of
+// them Broken is about.
 func (s *Scheduler) promiseAt(i int, p placement) {
 	s.unplan(i, true)
 	r := s.ownJob(i)
+	if r.said == s.flushes {
+		s.flush()
+	}
+	r.said = s.flushes
 	s.open.At = s.now
 	s.open.Starts = append(s.open.Starts, job.Promise{ID: r.id, Start: p.start})
 	if r.breach != "" && r.promise != 0 && p.start > r.promise {

@@ -233,6 +233,9 @@ func (s *Scheduler) consider(i int) {
 	}
 	if r.array >= 0 {
 		if a := s.arrays[r.array]; a.throttle > 0 && a.active >= a.throttle {
+			if at := i - s.index(a.first); at < a.next {
+				s.ownArray(r.array).next = at
+			}
 			return
 		}
 		s.ownArray(r.array).active++
@@ -294,8 +297,9 @@ func (s *Scheduler) promote(a int32) {
 	if x.throttle == 0 {
 		return
 	}
-	first := s.index(x.first)
-	for i := first; i < first+x.n && s.arrays[a].active < x.throttle; i++ {
-		s.consider(i)
+	first, at := s.index(x.first), x.next
+	for ; at < x.n && s.arrays[a].active < x.throttle; at++ {
+		s.consider(first + at)
 	}
+	s.ownArray(a).next = at
 }

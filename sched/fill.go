@@ -193,6 +193,9 @@ func (s *Scheduler) fill(grown []int32, arrivals []job.ID, round int) {
 			continue
 		}
 		switch {
+		case r.plan == nil && len(f.jobs) >= manyArrivals:
+			s.replan(r.key, false) // of those that come after none has a plan: this is only faster
+			return
 		case r.plan == nil:
 			s.promise(i)
 		case f.improved < maxImproved:
@@ -201,6 +204,9 @@ func (s *Scheduler) fill(grown []int32, arrivals []job.ID, round int) {
 		}
 	}
 }
+
+// manyArrivals is from how many jobs on it is worth while to give them places in one pass.
+const manyArrivals = 256
 
 // maxImproved is how many promises are looked at again after one event.
 const maxImproved = 32
@@ -464,7 +470,11 @@ func (s *Scheduler) replan(k key, all bool) {
 	s.open.Starts = slices.Grow(s.open.Starts, len(queued))
 	for k := range queued {
 		i := s.index(queued[k].id)
-		s.promiseAt(i, s.earliest(s.jobs[i], s.now))
+		p := s.earliest(s.jobs[i], s.now)
+		if r := s.jobs[i]; p.start == job.Never && r.promise == job.Never && r.breach == "" {
+			continue // it is known
+		}
+		s.promiseAt(i, p)
 	}
 	s.pass = nil
 	s.startDue()

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 
@@ -259,5 +260,89 @@ func TestOrder(t *testing.T) {
 	order(r, 2, 4, 5, 1, 3)
 	if s.Hash() != r.Hash() {
 		t.Error("after a snapshot others are decided about first")
+	}
+}
+
+// TestMaximumOfOthers: a partition's longest time counts for each job by itself, though
+// jobs that differ in their limits alone are looked at together.
+func TestMaximumOfOthers(t *testing.T) {
+	for _, limits := range [][]job.Duration{{10, 1000}, {1000, 10}} {
+		s := New()
+		for _, p := range []job.Partition{{Name: "short", MaxTime: 50}, {Name: "long"}} {
+			p.Nodes = []string{p.Name}
+			apply(t, s, job.NodeSet{Node: job.Node{Name: p.Name, CPUs: 8}})
+			apply(t, s, job.PartitionSet{Partition: p})
+		}
+		for i, limit := range limits {
+			spec := job.Spec{MinNodes: 1, Exclusive: true, TimeLimit: limit, Partitions: []string{"short", "long"}}
+			apply(t, s, job.Submitted{At: 1, ID: job.ID(i + 1), Spec: spec})
+		}
+		decide(t, s, 1)
+		for i, limit := range limits {
+			v, _ := s.Job(job.ID(i + 1))
+			if want := map[job.Duration]string{10: "short", 1000: "long"}[limit]; v.Allocation.Partition != want || v.Allocation.Limit != limit {
+				t.Errorf("limits %v: the job of %d has %+v", limits, limit, v.Allocation)
+			}
+		}
+	}
+}
+
+// TestMaximumChanges: when a partition's longest time falls, jobs above it wait, and the
+// others do not; when it is gone all have a place.
+func TestMaximumChanges(t *testing.T) {
+	s := cluster(t, 1, 2)
+	for i, limit := range []job.Duration{100, 100, 10} {
+		apply(t, s, job.Submitted{At: 1, ID: job.ID(i + 1), Spec: gpus(1, 8, limit)})
+	}
+	decide(t, s, 1)
+	main := job.Partition{Name: "main", Nodes: []string{"n0000"}, Default: true, MaxTime: 50}
+	apply(t, s, job.PartitionSet{At: 2, Partition: main})
+	apply(t, s, job.Submitted{At: 2, ID: 4, Spec: gpus(1, 8, 10)})
+	apply(t, s, job.Ended{At: 3, ID: 1, State: job.Completed})
+	decide(t, s, 3)
+	for id, want := range map[job.ID]job.Time{2: job.Never, 3: 3, 4: 13} {
+		if v, _ := s.Job(id); v.Expected != want && v.Start != want {
+			t.Errorf("job %v is expected at %d, started at %d, not %d", id, v.Expected, v.Start, want)
+		}
+	}
+	main.MaxTime = 0
+	apply(t, s, job.PartitionSet{At: 4, Partition: main})
+	decide(t, s, 4)
+	if v, _ := s.Job(2); v.Expected != 13 { // it comes before job 4
+		t.Errorf("without a maximum job 2 is expected at %d, not 13", v.Expected)
+	}
+}
+
+// TestMaximumRestored: which partitions a job may be in does not depend on those that came
+// before it and are gone.
+func TestMaximumRestored(t *testing.T) {
+	s := New()
+	for _, p := range []job.Partition{{Name: "long"}, {Name: "short", MaxTime: 50}} {
+		p.Nodes = []string{p.Name}
+		apply(t, s, job.NodeSet{Node: job.Node{Name: p.Name, CPUs: 8, State: job.NodeDrain}})
+		apply(t, s, job.PartitionSet{Partition: p})
+	}
+	for i, limit := range []job.Duration{10, 1000} {
+		spec := job.Spec{MinNodes: 1, Exclusive: true, TimeLimit: limit, Partitions: []string{"long", "short"}}
+		apply(t, s, job.Submitted{At: 1, ID: job.ID(i + 1), Spec: spec})
+	}
+	apply(t, s, job.Cancelled{At: 2, ID: 1})
+	var b bytes.Buffer
+	if err := s.Snapshot(&b); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Restore(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []*Scheduler{s, r} {
+		apply(t, x, job.NodeStateSet{At: 3, Node: "short"})
+		decide(t, x, 3)
+		if v, _ := x.Job(2); v.State != job.Pending {
+			t.Errorf("job 2 of 1000 is %v in %s", v.State, v.Allocation.Partition)
+		}
+	}
+	if s.Hash() != r.Hash() {
+		t.Error("what was restored decides something else")
 	}
 }

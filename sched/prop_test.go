@@ -20,6 +20,8 @@ type world struct {
 	last job.ID
 	log  []job.Event
 	said map[job.ID]job.Time // promises
+
+	limited job.Partition // whose longest time is below that of some jobs
 }
 
 func newWorld(t *rapid.T) *world {
@@ -43,7 +45,8 @@ func newWorld(t *rapid.T) *world {
 		w.do(job.NodeSet{Node: node})
 	}
 	w.do(job.PartitionSet{Partition: job.Partition{Name: "p", Nodes: names, Default: true, DefaultTime: 10, MemoryPerCPU: 10, DenyUsers: []string{"mallory"}}})
-	w.do(job.PartitionSet{Partition: job.Partition{Name: "q", Nodes: names[:(n+1)/2], Priority: 10, MaxTime: 50, MemoryPerCPU: 10}})
+	w.limited = job.Partition{Name: "q", Nodes: names[:(n+1)/2], Priority: 10, MaxTime: 15, MemoryPerCPU: 10}
+	w.do(job.PartitionSet{Partition: w.limited})
 	w.do(job.Configured{Config: job.Config{
 		Weights: job.Weights{Partition: uint32(rapid.IntRange(0, 1).Draw(t, "weight")) * 1000}, Licenses: []job.License{{Name: "l", Count: 2}, {Name: "m", Count: 1}},
 		Backfill: job.Backfill(rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "backfill")), MaxRequeue: 2,
@@ -112,8 +115,12 @@ func (w *world) forgotten() {
 func (w *world) listen(e job.Event) {
 	switch e := e.(type) {
 	case job.Promised:
+		seen := map[job.ID]bool{}
 		for _, p := range e.Starts {
-			if p.Start == 0 {
+			if seen[p.ID] {
+				w.t.Fatalf("at %d: job %v is promised two starts at once: %+v", w.now, p.ID, e)
+			}
+			if seen[p.ID] = true; p.Start == 0 {
 				continue
 			}
 			was := w.said[p.ID]
@@ -127,6 +134,9 @@ func (w *world) listen(e job.Event) {
 			w.said[b.ID] = b.Now
 		}
 	case job.Started:
+		if spec := w.s.record(e.ID).spec; spec.TimeMin == 0 && e.Allocation.Limit != spec.TimeLimit {
+			w.t.Fatalf("at %d: job %v of %d is given %d in %s", w.now, e.ID, spec.TimeLimit, e.Allocation.Limit, e.Allocation.Partition)
+		}
 		if was := w.said[e.ID]; was != 0 && w.now > was {
 			for _, e := range w.log {
 				w.t.Logf("%+v", e)
@@ -153,7 +163,7 @@ func (w *world) spec() job.Spec {
 		p.MinNodes = rapid.IntRange(1, 3).Draw(t, "n")
 		p.GRES = []job.GRESRequest{{Name: "gpu", Count: int64(rapid.IntRange(1, 4).Draw(t, "gpus")), Per: job.PerNode}}
 	}
-	switch rapid.IntRange(0, 17).Draw(t, "extra") {
+	switch rapid.IntRange(0, 20).Draw(t, "extra") {
 	case 0:
 		p.Topology = job.Topology{Switches: 1, Wait: job.Duration(rapid.IntRange(0, 20).Draw(t, "wait"))}
 	case 1:
@@ -172,7 +182,7 @@ func (w *world) spec() job.Spec {
 		default:
 			p.AnyLicense = slices.Concat(l, m)
 		}
-	case 4:
+	case 4, 18, 19, 20: // the limit may be too long for one of them
 		p.Partitions = []string{"q", "p"}
 	case 5:
 		p.Begin = w.now.Add(job.Duration(rapid.IntRange(0, 20).Draw(t, "begin")))
@@ -234,7 +244,7 @@ func (w *world) step() {
 		w.s.forget()
 	}
 	some := func() job.ID { return job.ID(rapid.IntRange(1, int(w.last)+1).Draw(t, "id")) }
-	switch rapid.IntRange(0, 13).Draw(t, "event") {
+	switch rapid.IntRange(0, 14).Draw(t, "event") {
 	case 0, 1, 2, 3:
 		spec := w.spec()
 		n := 1
@@ -286,6 +296,9 @@ func (w *world) step() {
 	case 13:
 		w.do(job.Ended{At: w.now - 1, ID: some(), State: job.Completed})
 		w.do(job.NodeSet{At: w.now, Node: job.Node{Name: fmt.Sprintf("n%d", rapid.IntRange(0, 8).Draw(t, "node")), CPUs: 8}})
+	case 14:
+		w.limited.MaxTime = job.Duration(rapid.SampledFrom([]int{0, 5, 15, 25}).Draw(t, "most"))
+		w.do(job.PartitionSet{At: w.now, Partition: w.limited})
 	}
 	if rapid.IntRange(0, 2).Draw(t, "decide") > 0 {
 		w.decide()

@@ -39,6 +39,7 @@ type record struct {
 	attempt, requeues, exit      int
 
 	promise job.Time // when it is expected to start; 0: not planned, Never: not as things are
+	said    uint64   // the event of promises that it was last in, counted by flushes
 	plan    *plan
 	breach  string    // why its plan was taken away
 	lost    string    // why its run is over
@@ -68,6 +69,7 @@ type array struct {
 	n                          int
 	throttle                   int
 	active                     int // running or in the queue
+	next                       int // the tasks before this one do not wait for the throttle alone
 	started, ended, ok, failed int
 	dependents                 []job.ID
 }

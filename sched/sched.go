@@ -60,6 +60,7 @@ type Scheduler struct {
 
 	// The index, which follows from the above.
 	stale       bool
+	regroup     bool // partitions have changed, and with them classes
 	size        clusterSize
 	weighted    bool // nodes have different weights
 	costly      bool // of the class that is being placed: nodes differ in what they cost it
@@ -76,6 +77,7 @@ type Scheduler struct {
 
 	out           []job.Event  // of Decide
 	open          job.Promised // that is to be the next of these
+	flushes       uint64       // which one that is, from 1 on
 	scratch       []byte
 	arrivalsSpare []job.ID // while those of one round are looked at, the others are collected
 	grownSpare    []int32
@@ -88,7 +90,7 @@ type Scheduler struct {
 
 // New is a scheduler without nodes, partitions and jobs.
 func New() *Scheduler {
-	return &Scheduler{tok: new(token), now: 1, hash: 14695981039346656037, stale: true, net: &net{levels: 1}, lengths: usual(), largePass: largePass}
+	return &Scheduler{tok: new(token), now: 1, hash: 14695981039346656037, stale: true, flushes: 1, net: &net{levels: 1}, lengths: usual(), largePass: largePass}
 }
 
 // Now is the moment of the latest event or decision.
@@ -139,6 +141,20 @@ func (p *part) starts() bool {
 
 // refuses is why jobs of a spec may not be in it; empty if they may.
 func (p *part) refuses(spec *job.Spec) string {
+	if why := p.bars(spec); why != "" || !p.tooShort(spec) {
+		return why
+	}
+	return "time limit " + spanText(spec.TimeLimit) + " is above its maximum " + spanText(p.spec.MaxTime)
+}
+
+// tooShort says whether jobs of a spec may run for longer than it lets any.
+func (p *part) tooShort(spec *job.Spec) bool {
+	most := p.spec.MaxTime
+	return most > 0 && spec.TimeLimit > most && (spec.TimeMin == 0 || spec.TimeMin > most)
+}
+
+// bars is refuses without what follows from time limits.
+func (p *part) bars(spec *job.Spec) string {
 	in := func(list []string, name string) bool { return slices.Contains(list, name) }
 	a := p.spec
 	switch {
@@ -156,8 +172,6 @@ func (p *part) refuses(spec *job.Spec) string {
 		return fmt.Sprintf("%d nodes are above its maximum of %d nodes", spec.MinNodes, a.MaxNodes)
 	case max(spec.MinNodes, spec.MaxNodes) > 0 && max(spec.MinNodes, spec.MaxNodes) < a.MinNodes:
 		return fmt.Sprintf("%d nodes are below its minimum of %d nodes", max(spec.MinNodes, spec.MaxNodes), a.MinNodes)
-	case a.MaxTime > 0 && spec.TimeLimit > a.MaxTime && (spec.TimeMin == 0 || spec.TimeMin > a.MaxTime):
-		return "time limit " + spanText(spec.TimeLimit) + " is above its maximum " + spanText(a.MaxTime)
 	}
 	return ""
 }
@@ -265,17 +279,13 @@ func (s *Scheduler) removePartition(e job.PartitionRemoved) error {
 // changedParts has what is planned looked at again: it may no longer be allowed, or be had
 // sooner.
 func (s *Scheduler) changedParts() {
-	s.stale = true
-	before := s.restricted
+	s.stale, s.regroup = true, true
 	s.restricted = false
 	for i := range s.parts {
 		a := s.parts[i].spec
 		s.restricted = s.restricted || len(a.AllowUsers)+len(a.DenyUsers)+len(a.AllowAccount)+len(a.DenyAccount)+len(a.AllowQOS)+len(a.DenyQOS)+len(a.AllowGroups) > 0
 	}
 	s.recheck, s.regrow = true, true
-	if s.restricted != before {
-		s.reclass()
-	}
 }
 
 func (s *Scheduler) nearestPart(name string) string {

@@ -255,7 +255,9 @@ func (s *Scheduler) restoreCluster(h *savedState) error {
 	s.network = h.network
 	s.now, s.hash, s.last, s.singles = h.now, h.hash, h.last, h.singles
 	for _, a := range h.arrays {
-		s.arrays = append(s.arrays, &array{s.tok, a.first, a.n, a.throttle, a.active, a.started, a.ended, a.ok, a.failed, a.dependents})
+		s.arrays = append(s.arrays, &array{
+			tok: s.tok, first: a.first, n: a.n, throttle: a.throttle, active: a.active, started: a.started, ended: a.ended, ok: a.ok, failed: a.failed, dependents: a.dependents,
+		})
 	}
 	s.refresh()
 	return nil

@@ -230,7 +230,7 @@ func (s *Scheduler) impossible(c *class) (why, nearest string) {
 	most, biggest := 0, vec{}
 	var best *kind
 	for _, p := range s.partitionsOf(c.spec) {
-		if s.parts[p].refuses(c.spec) != "" {
+		if !s.admits(c, p) {
 			continue
 		}
 		for _, cell := range s.cells {
@@ -300,52 +300,6 @@ func (s *Scheduler) change(e job.Changed) error {
 		s.promote(r.array)
 	}
 	return nil
-}
-
-func (s *Scheduler) checkDependencies(spec *job.Spec, id job.ID) string {
-	if spec.Dependencies == nil {
-		return ""
-	}
-	for _, d := range spec.Dependencies.List {
-		if d.Type == job.Singleton {
-			continue
-		}
-		if d.Type > job.Singleton || d.Delay < 0 {
-			return "a dependency is of no known type, or has a negative delay"
-		}
-		i, ok := s.lookup(d.Job)
-		if !ok {
-			return "it depends on job " + d.Job.String() + ", which does not exist"
-		}
-		if s.covers(d, id) || s.reaches(d.Job, id, map[job.ID]bool{}) {
-			return "it would depend on itself, by way of job " + d.Job.String()
-		}
-		if d.Task != nil && s.taskOf(i, *d.Task) < 0 {
-			return fmt.Sprintf("job %v has no task %d", d.Job, *d.Task)
-		}
-	}
-	return ""
-}
-
-// reaches says whether job from depends on to.
-func (s *Scheduler) reaches(from, to job.ID, seen map[job.ID]bool) bool {
-	r := s.record(from)
-	if r == nil || seen[from] || r.spec.Dependencies == nil || r.state.Done() {
-		return false
-	}
-	seen[from] = true
-	return slices.ContainsFunc(r.spec.Dependencies.List, func(d job.Dependency) bool {
-		return d.Type != job.Singleton && (s.covers(d, to) || s.reaches(d.Job, to, seen))
-	})
-}
-
-// covers says whether a dependency is about a job: about itself, or all tasks of its array.
-func (s *Scheduler) covers(d job.Dependency, id job.ID) bool {
-	if d.Job == id {
-		return true
-	}
-	r := s.record(id)
-	return r != nil && r.array >= 0 && s.arrays[r.array].first == d.Job && (d.Task == nil || *d.Task == r.task)
 }
 
 // sameDependencies says whether two specs depend on the same.

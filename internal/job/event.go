@@ -105,8 +105,9 @@ type (
 		Allocation Allocation
 	}
 	// Promised says when pending jobs are expected to start. A promise is replaced by an
-	// earlier one only, unless it is in Broken. One without anything says that the
-	// scheduler has looked at what happened and decided nothing.
+	// earlier one only, unless it is in Broken. A job is in each of the lists at most once.
+	// One without anything says that the scheduler has looked at what happened and decided
+	// nothing.
 	Promised struct {
 		At     Time
 		Starts []Promise
