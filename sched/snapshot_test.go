@@ -19,7 +19,6 @@ func filled(v reflect.Value, n *int64, depth int) {
 	switch v.Kind() {
 	case reflect.Struct:
 		for _, f := range v.Fields() {
-			f := f
 			if !f.CanSet() { // a field of this package: not exported
 				f = reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem()
 			}
