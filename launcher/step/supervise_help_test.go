@@ -229,8 +229,17 @@ func libraries(t *testing.T, program *os.File) []string {
 	return found
 }
 
-// supervise starts a supervisor, which is ended with the test.
+// supervise starts a supervisor, which is ended with the test, and listens to it.
 func supervise(t *testing.T, spec *job.StepSpec, environ ...string) *testStep {
+	t.Helper()
+	s := startSupervisor(t, spec, environ...)
+	s.c = s.dial()
+	s.send(control.Request{Watch: true})
+	return s
+}
+
+// startSupervisor starts a supervisor, which may end before anybody can speak to it.
+func startSupervisor(t *testing.T, spec *job.StepSpec, environ ...string) *testStep {
 	t.Helper()
 	s := &testStep{t: t, dir: filepath.Join(t.TempDir(), "17.1.0.1")}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
@@ -260,9 +269,26 @@ func supervise(t *testing.T, spec *job.StepSpec, environ ...string) *testStep {
 			t.Log(s.log.String())
 		}
 	})
-	s.c = s.dial()
-	s.send(control.Request{Watch: true})
 	return s
+}
+
+// kept waits for the end that is on disk.
+func (s *testStep) kept() *job.StepEnd {
+	s.t.Helper()
+	for range 6000 {
+		b, err := os.ReadFile(filepath.Join(s.dir, control.EndFile))
+		if err != nil {
+			time.Sleep(5 * time.Millisecond)
+			continue
+		}
+		var end job.StepEnd
+		if err := json.Unmarshal(b, &end); err != nil {
+			s.t.Fatal(err)
+		}
+		return &end
+	}
+	s.t.Fatal("the step has not ended")
+	return nil
 }
 
 func (s *testStep) dial() *control.Conn {

@@ -402,20 +402,20 @@ func TestSuperviseNotStarted(t *testing.T) {
 	}
 	check := func(name string, s *testStep, what string, node bool) {
 		t.Helper()
-		end := s.ended()
+		end := s.kept()
 		if end.Fault == nil || !strings.Contains(end.Fault.What, what) || end.Fault.Node != node || end.Start != 0 || len(end.Ranks) != 0 {
 			t.Errorf("%s: %+v %+v", name, end, end.Fault)
 		}
 	}
 	environ := []string{"IMAGE=" + image, "RUN=" + t.TempDir()}
-	check("no image", supervise(t, contained("--missing"), environ...), "there is none", true)
+	check("no image", startSupervisor(t, contained("--missing"), environ...), "there is none", true)
 	missing := stepSpec(1, "true")
 	missing.Program.Cwd = []byte("/no/such/directory")
 	missing.Key.Step = job.BatchStep
-	check("no directory", supervise(t, missing), "enter working directory", true)
+	check("no directory", startSupervisor(t, missing), "enter working directory", true)
 	input := stepSpec(1, "true")
 	input.Program.Input = "no-such-file"
-	check("no input", supervise(t, input), "open input", true)
+	check("no input", startSupervisor(t, input), "open input", true)
 
 	s := supervise(t, contained("--ok"), environ...)
 	if e := s.await(); e.Prepared == nil {
