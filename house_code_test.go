@@ -3,6 +3,8 @@ package gangway_test
 import (
 	"go/ast"
 	"go/token"
+	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,6 +54,21 @@ func TestFileSizes(t *testing.T) {
 	for _, s := range files(t, true) {
 		if s.lines > maxFile && !e.allow(s.path) {
 			t.Errorf("%s has %d lines, more than %d", s.path, s.lines, maxFile)
+		}
+	}
+}
+
+// TestNoPrograms: what is built does not belong into the repository. The largest files of
+// it are generated code, documents and small images, far below the bound.
+func TestNoPrograms(t *testing.T) {
+	const most = 256 << 10
+	out, err := exec.Command("git", "ls-files", "-z").Output()
+	if err != nil {
+		t.Skip("needs git and its repository: " + err.Error())
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		if st, err := os.Lstat(name); err == nil && st.Size() > most {
+			t.Errorf("%s has %d bytes, more than %d", name, st.Size(), most)
 		}
 	}
 }

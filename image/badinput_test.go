@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gangway-hpc/gangway/image"
@@ -263,6 +264,7 @@ func TestPullTagMoves(t *testing.T) {
 // TestPullBadNetwork pulls in spite of a registry that misbehaves now and then.
 func TestPullBadNetwork(t *testing.T) {
 	const size = 300_000
+	var turns atomic.Int32 // of the two refusals; there are more paths than two
 	for _, c := range []struct {
 		name  string
 		spoil func(h *hub, n int, w http.ResponseWriter, r *http.Request) bool // n counts requests of the path
@@ -282,11 +284,11 @@ func TestPullBadNetwork(t *testing.T) {
 			cut(h, w, r)
 			return true
 		}},
-		{"429 and 503 now and then", func(_ *hub, n int, w http.ResponseWriter, r *http.Request) bool {
+		{"429 and 503 in turn", func(_ *hub, n int, w http.ResponseWriter, _ *http.Request) bool {
 			if n > 0 {
 				return false
 			}
-			w.WriteHeader([]int{http.StatusTooManyRequests, http.StatusServiceUnavailable}[len(r.URL.Path)%2])
+			w.WriteHeader([]int{http.StatusTooManyRequests, http.StatusServiceUnavailable}[turns.Add(1)%2])
 			return true
 		}},
 	} {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"syscall"
 
 	"github.com/gangway-hpc/gangway/image/layer"
 	"github.com/gangway-hpc/gangway/image/merged"
@@ -59,8 +60,9 @@ func mergedLimits(l layer.Limits) merged.Limits {
 func mergeFault(err error) error {
 	f := &fault.Error{What: err}
 	_, known := errors.AsType[*fault.Error](err)
+	_, system := errors.AsType[syscall.Errno](err)
 	switch {
-	case err == nil, known:
+	case err == nil, known, system: // as a full disk: it is not about the layers
 		return err
 	case errors.Is(err, merged.ErrLimit):
 		f.Hint = fmt.Sprintf("if you trust the image: --max-entries %d", 4*defaultEntries)

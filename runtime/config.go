@@ -106,6 +106,13 @@ type JoinProcess struct {
 	Terminal              bool
 	Group                 bool             // leads a process group of its own
 	Ignored               []syscall.Signal // as those of Config: its caller is another
+	// Rlimits are set after those of the container.
+	Rlimits []specs.POSIXRlimit
+	// CPUs are those that it may run on; none: those that this process may.
+	CPUs []int
+	// PID names a variable that is set to the number that the process has in the container,
+	// of at most 20 bytes; empty: there is none.
+	PID string
 
 	ambient bool // a program of ours, which mounts
 }

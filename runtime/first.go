@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -27,8 +28,10 @@ type command struct {
 	given     plan.Reg // its descriptor 3
 	ignored   []syscall.Signal
 	fakeRoot  bool
-	wait      bool // for START
-	ambient   bool // keeps what a mounting program needs
+	wait      bool   // for START
+	ambient   bool   // keeps what a mounting program needs
+	pid       string // a variable that has its number
+	cpus      []int  // that it may run on
 }
 
 // first is the first process, which waits for START before its last operations.
@@ -65,6 +68,7 @@ func (b *builder) run(c command, terminal []plan.Reg) {
 	for _, l := range c.rlimits {
 		b.rlimit(l)
 	}
+	b.affinity(c.cpus)
 	if c.ambient {
 		b.ambient()
 	} else {
@@ -78,11 +82,16 @@ func (b *builder) run(c command, terminal []plan.Reg) {
 		b.special(plan.Send, "sendto", "the supervisor that the command is next").Note = plan.NoteReady
 	}
 	b.signals(c.ignored)
+	number := plan.None
+	if c.pid != "" {
+		number = b.reg()
+		b.call(unix.SYS_GETPID, "getpid", "for "+c.pid).Out = number
+	}
 	o := b.special(plan.Exec, "execve", fmt.Sprintf("%q", c.args))
 	for _, name := range candidates(c.args[0], c.env) {
 		o.Args = append(o.Args, plan.Str(name))
 	}
-	o.Argv, o.Env = c.args, c.env
+	o.Argv, o.Env, o.PID, o.PIDFrom = c.args, c.env, c.pid, number
 }
 
 // workdir goes into the working directory, which must be one of the container's: links of
@@ -183,6 +192,22 @@ func (b *builder) rlimit(l specs.POSIXRlimit) {
 	limit := binary.NativeEndian.AppendUint64(nil, l.Soft)
 	limit = binary.NativeEndian.AppendUint64(limit, l.Hard)
 	b.call(unix.SYS_PRLIMIT64, "prlimit", fmt.Sprintf("%s %d, at most %d", l.Type, l.Soft, l.Hard), plan.Num(0), plan.Num(nr), plan.Mem(limit), plan.Num(0))
+}
+
+// affinity lets the process run on some CPUs only.
+func (b *builder) affinity(cpus []int) {
+	if len(cpus) == 0 {
+		return
+	}
+	words := make([]uint64, slices.Max(cpus)/64+1)
+	for _, cpu := range cpus {
+		words[cpu/64] |= 1 << (cpu % 64)
+	}
+	var mask []byte
+	for _, w := range words {
+		mask = binary.NativeEndian.AppendUint64(mask, w)
+	}
+	b.call(unix.SYS_SCHED_SETAFFINITY, "sched_setaffinity", fmt.Sprintf("CPUs %d", cpus), plan.Num(0), plan.Num(len(mask)), plan.Mem(mask))
 }
 
 // candidates are the names that a program may have.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -56,7 +57,7 @@ func (c *Container) joinPlan(j *JoinProcess, spaces []space) *plan.Plan {
 	}
 	b.run(command{
 		ambient: j.ambient,
-		args:    j.Args, env: j.Env, cwd: j.Cwd, rlimits: c.config.Spec.Process.Rlimits,
+		args:    j.Args, env: j.Env, cwd: j.Cwd, rlimits: slices.Concat(c.config.Spec.Process.Rlimits, j.Rlimits), pid: j.PID, cpus: j.CPUs,
 		pass: len(j.Pass), given: plan.Given + plan.Reg(len(spaces)), ignored: j.Ignored, fakeRoot: c.config.FakeRoot,
 	}, terminal)
 	p.First, p.Regs = b.ops, b.regs

@@ -84,6 +84,9 @@ func (a *affinity) pick(used uint64, k int) uint64 {
 	if a.count < 64 {
 		free &= 1<<a.count - 1
 	}
+	if bits.OnesCount64(free) == k {
+		return free
+	}
 	if a.best != nil {
 		return uint64(a.best[int(free)*(a.count+1)+k])
 	}

@@ -182,11 +182,11 @@ func BenchmarkGang1250(b *testing.B) {
 	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "cpu-ns/op")
 }
 
-// backlog adds 100,000 pending jobs behind a full cluster.
-func backlog(b testing.TB, spec func(*rng) job.Spec) *Scheduler {
+// backlog adds pending jobs behind a full cluster.
+func backlog(b testing.TB, spec func(*rng) job.Spec, jobs int) *Scheduler {
 	s, r := big(b, 1)
 	id := job.ID(len(s.jobs))
-	for range 100000 {
+	for range jobs {
 		id++
 		apply(b, s, job.Submitted{At: 1, ID: id, Spec: spec(r)})
 	}
@@ -223,7 +223,7 @@ func BenchmarkReplan(b *testing.B) {
 		spec func(*rng) job.Spec
 	}{{"unconstrained", philly}, {"topology", shaped}} {
 		b.Run(c.name, func(b *testing.B) {
-			s := backlog(b, c.spec)
+			s := backlog(b, c.spec, 100_000)
 			before := cpu()
 			b.ResetTimer()
 			for range b.N {
@@ -261,7 +261,7 @@ func BenchmarkOutrank(b *testing.B) {
 
 // BenchmarkRepair is the end of one job with 100,000 pending.
 func BenchmarkRepair(b *testing.B) {
-	s := backlog(b, philly)
+	s := backlog(b, philly, 100_000)
 	now := job.Time(1)
 	b.ResetTimer()
 	for range b.N {
@@ -279,22 +279,33 @@ func BenchmarkRepair(b *testing.B) {
 	}
 }
 
-// BenchmarkExplain says why a job waits, with 100,000 pending.
+// BenchmarkExplain says why a job waits, with 100,000 pending: the last ones, jobs from
+// anywhere in the queue, and those of a queue of 2,000.
 func BenchmarkExplain(b *testing.B) {
-	s := backlog(b, shaped)
-	id := s.jobs[len(s.jobs)-1].id
-	b.ResetTimer()
-	for range b.N {
-		if _, err := s.Explain(id, s.now); err != nil {
-			b.Fatal(err)
+	explain := func(b *testing.B, s *Scheduler, jobs, step int) {
+		last, most := s.jobs[len(s.jobs)-1].id, time.Duration(0)
+		before := cpu()
+		b.ResetTimer()
+		for n := range b.N {
+			from := cpu()
+			if _, err := s.Explain(last-job.ID(n*step%jobs), s.now); err != nil {
+				b.Fatal(err)
+			}
+			most = max(most, cpu()-from)
 		}
-		id -= 7
+		reportCPU(b, before)
+		b.ReportMetric(float64(most.Nanoseconds()), "max-cpu-ns")
 	}
+	s := backlog(b, shaped, 100_000)
+	b.Run("last", func(b *testing.B) { explain(b, s, 100_000, 7) })
+	b.Run("any", func(b *testing.B) { explain(b, s, 100_000, 9973) })
+	s = backlog(b, shaped, 2000)
+	b.Run("few", func(b *testing.B) { explain(b, s, 2000, 7) })
 }
 
 // BenchmarkFork makes a copy of a scheduler with 100,000 pending jobs.
 func BenchmarkFork(b *testing.B) {
-	s := backlog(b, philly)
+	s := backlog(b, philly, 100_000)
 	b.ResetTimer()
 	for range b.N {
 		s.Fork()
@@ -303,7 +314,7 @@ func BenchmarkFork(b *testing.B) {
 
 // BenchmarkRestore reads a snapshot with 100,000 pending jobs.
 func BenchmarkRestore(b *testing.B) {
-	s := backlog(b, philly)
+	s := backlog(b, philly, 100_000)
 	var snapshot bytes.Buffer
 	if err := s.Snapshot(&snapshot); err != nil {
 		b.Fatal(err)
@@ -325,10 +336,34 @@ func BenchmarkMemory(b *testing.B) {
 	for range b.N {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		s := backlog(b, philly)
+		s := backlog(b, philly, 100_000)
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		runtime.KeepAlive(s)
 	}
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/1e6, "MB")
+}
+
+// BenchmarkArray is an array without a throttle whose tasks are all given places at once: it
+// takes twice as long for twice as many.
+func BenchmarkArray(b *testing.B) {
+	for _, n := range []int{25_000, 50_000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			took := time.Duration(0)
+			for range b.N {
+				b.StopTimer()
+				s := cluster(b, 100, 10)
+				apply(b, s, job.Configured{Config: job.Config{MaxArray: uint32(n)}})
+				spec := gpus(1, 1, job.Hour)
+				spec.Array = &job.Array{Tasks: []job.Range{{First: 0, Last: uint32(n - 1), Step: 1}}}
+				apply(b, s, job.Submitted{At: 1, ID: 1, Spec: spec})
+				runtime.GC()
+				b.StartTimer()
+				before := cpu()
+				s.Decide(1)
+				took += cpu() - before
+			}
+			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "cpu-ns/op")
+		})
+	}
 }

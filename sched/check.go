@@ -171,6 +171,8 @@ func (s *Scheduler) checkJob(r *record) error {
 		return fmt.Errorf("it has a plan and does not wait")
 	case r.plan != nil && r.promise != r.plan.start:
 		return fmt.Errorf("it was promised %d and is planned at %d", r.promise, r.plan.start)
+	case r.plan != nil && !s.stale && !s.recheck && !s.asked(r, r.plan.part, r.plan.picks):
+		return fmt.Errorf("what is planned for it is not what it asks for")
 	case runs != (len(r.picks) > 0):
 		return fmt.Errorf("it is %v and has %d nodes", r.state, len(r.picks))
 	case runs && len(r.picks) != len(r.alloc.Nodes):
@@ -219,11 +221,12 @@ func (q *queue) check() error {
 func (s *Scheduler) checkArrays() error {
 	for _, a := range s.arrays {
 		got := array{tok: a.tok, first: a.first, n: a.n, throttle: a.throttle, dependents: a.dependents}
-		first := s.index(a.first)
+		first, queued := s.index(a.first), false
 		for i, r := range s.jobs[first : first+a.n] {
 			if i < a.next && r.state == job.Pending && !r.queued && r.held == 0 && r.spec.Begin <= s.now && (r.met || r.spec.Dependencies == nil) {
 				return fmt.Errorf("check job %v: it would never be found when another task ends", r.id)
 			}
+			queued = queued || r.queued
 			if r.queued || r.state == job.Running || r.state == job.Completing {
 				got.active++
 			}
@@ -242,7 +245,7 @@ func (s *Scheduler) checkArrays() error {
 		if got.active != a.active || got.started != a.started || got.ended != a.ended || got.ok != a.ok || got.failed != a.failed {
 			return fmt.Errorf("check array %v: it counts %d active, %d started, %d ended, not %d, %d, %d", a.first, a.active, a.started, a.ended, got.active, got.started, got.ended)
 		}
-		if a.throttle > 0 && a.active > a.throttle {
+		if a.throttle > 0 && a.active > a.throttle && queued { // more may run since before it was lowered
 			return fmt.Errorf("check array %v: %d tasks at a time are more than %d", a.first, a.active, a.throttle)
 		}
 	}

@@ -236,7 +236,7 @@ func (s *Scheduler) option(spec *job.Spec, p int, constraint *job.Constraint, sh
 	var eligible []int32
 	for c := range s.cells {
 		k := s.cells[c].kind
-		if k.in(p) && satisfies(all, k.spec.Features) && (len(counts) == 0 || slices.ContainsFunc(counts, func(x counted) bool { return satisfies(x.feature, k.spec.Features) })) {
+		if k.in(p) && satisfies(all, k.spec.Features) {
 			eligible = append(eligible, int32(c))
 		}
 	}
@@ -330,6 +330,15 @@ func (o *option) size(s *Scheduler, spec *job.Spec, part *job.Partition, eligibl
 	o.most = max(o.most, o.nodes)
 	if o.most >= part.MinNodes {
 		o.nodes = max(o.nodes, part.MinNodes)
+	}
+	if seg := spec.Topology.Segment; seg > 1 { // a part of one is none
+		o.nodes = (o.nodes + seg - 1) / seg * seg
+		o.most = max(o.nodes, o.most/seg*seg)
+		for _, limit := range []int{spec.MaxNodes, spec.Tasks, part.MaxNodes} {
+			if limit > 0 && limit < o.nodes {
+				return false
+			}
+		}
 	}
 	if perJob(spec) > 0 {
 		o.most = o.nodes

@@ -87,30 +87,64 @@ func (s *Scheduler) overrun(i int) {
 	for r.ends <= s.now {
 		r.ends = r.ends.Add(max(job.Minute, r.ends.Sub(limit)))
 	}
-	why := "job " + r.id.String() + " is over its limit"
 	for k := range r.picks {
 		n := s.own(r.picks[k].node)
 		n.line.take(old, r.ends, &r.picks[k].v)
 		s.touched(n)
-		for len(n.holds) > 0 && n.holds[0].t < r.ends && !n.line.sane(s.now, r.ends) {
-			s.breach(s.index(n.holds[0].id), why)
-			n = s.own(r.picks[k].node)
-		}
 	}
 	s.useLicenses(r.licenses, old, r.ends, false)
-	s.yieldLicenses(r.licenses, r.ends, why)
+	s.yield(r, "job "+r.id.String()+" is over its limit")
 	s.ownClock(&s.ends).push(timer{r.ends, r.id})
 }
 
-// sane says whether nothing is taken twice between two times.
-func (l timeline) sane(from, to job.Time) bool {
-	for i := l.at(from); i < len(l) && l[i].t < to; i++ {
-		if !l[i].free.holds(&vec{}) {
-			return false
+// yield takes away what is planned on the nodes and with the licences of a running job, up
+// to its end, and cannot be beside it.
+func (s *Scheduler) yield(r *record, why string) {
+	for k := range r.picks {
+		i := r.picks[k].node
+		for t := s.nodes[i].line.over(s.now, r.ends); t != job.Never; t = s.nodes[i].line.over(s.now, r.ends) {
+			at := slices.IndexFunc(s.nodes[i].holds, func(h timer) bool { return s.holdsAt(h.id, i, t) })
+			if at < 0 {
+				break
+			}
+			s.breach(s.index(s.nodes[i].holds[at].id), why)
 		}
 	}
-	return true
+	s.yieldLicenses(r.licenses, r.ends, why)
 }
+
+// holdsAt says whether at a moment something of a node is planned for a job of which the
+// node has less than nothing left then.
+func (s *Scheduler) holdsAt(id job.ID, node int32, t job.Time) bool {
+	p := s.record(id).plan
+	if t < p.start || t >= p.end {
+		return false
+	}
+	l := s.nodes[node].line
+	free := &l[l.at(t)].free
+	return slices.ContainsFunc(p.picks, func(x pick) bool {
+		for slot := range free {
+			if x.node == node && x.v[slot] > 0 && free[slot] < 0 {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// over is the first moment between two times at which something is taken twice; Never if
+// there is none.
+func (l timeline) over(from, to job.Time) job.Time {
+	for i := l.at(from); i < len(l) && l[i].t < to; i++ {
+		if !l[i].free.holds(&vec{}) {
+			return max(from, l[i].t)
+		}
+	}
+	return job.Never
+}
+
+// sane says whether nothing is taken twice between two times.
+func (l timeline) sane(from, to job.Time) bool { return l.over(from, to) == job.Never }
 
 // settle decides about jobs whose nodes are gone or whose deadline cannot be met.
 func (s *Scheduler) settle() {
@@ -184,6 +218,9 @@ func (s *Scheduler) note(e job.Event) {
 // planned for itself is given up for that.
 func (s *Scheduler) tryStart(i int) bool {
 	r := s.jobs[i]
+	if !s.licensesNow(r.spec) {
+		return false
+	}
 	old := r.plan
 	if old != nil {
 		s.lift(old, r.id)
@@ -266,11 +303,15 @@ func (s *Scheduler) launch(i int, o *option, picks []pick, d job.Duration) {
 	r := s.jobs[i]
 	alloc := s.allocate(r, o, picks, d)
 	e := job.Started{At: s.now, ID: r.id, Attempt: r.attempt + 1, Allocation: *alloc}
-	if r.breach != "" && r.promise != 0 && s.now > r.promise {
-		s.note(job.Promised{At: s.now, Broken: []job.Breach{{ID: r.id, Was: r.promise, Now: s.now, Why: r.breach}}})
+	if r.promise != 0 && s.now > r.promise {
+		why := r.breach
+		if why == "" {
+			why = late
+		}
+		s.note(job.Promised{At: s.now, Broken: []job.Breach{{ID: r.id, Was: r.promise, Now: s.now, Why: why}}})
 	}
-	s.unplan(i, true)
-	s.start(i, alloc, picks, s.takesLicenses(r.spec, s.now, d), e.Attempt)
+	licenses, _ := s.licensesLeft(r, d) // there are enough: it was looked at before
+	s.start(i, alloc, picks, licenses, e.Attempt)
 	s.note(e)
 }
 

@@ -243,7 +243,7 @@ func (s *Scheduler) consider(i int) {
 	possible := true
 	if waits(r.spec) && !r.soft { // in vain, if there are no nodes so near to each other
 		s.refresh()
-		possible = s.classes[r.class].missing > 0 || s.possible(s.classes[r.class])
+		possible = s.classes[r.class].missing > 0 || s.possible(r.class)
 	}
 	r = s.ownJob(i)
 	r.queued = true

@@ -1,7 +1,6 @@
 package sched
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,15 +32,6 @@ type Constraint struct {
 	Text  string
 }
 
-// Relaxation is a change to what a job asks for that starts it earlier. It was tried on a
-// copy; if more than 2,000 jobs are planned, with all that is planned for others left as
-// it is.
-type Relaxation struct {
-	Text  string // "--nodes=3"
-	Start job.Time
-	Spec  job.Spec
-}
-
 // Explain says why a pending job waits, when it is expected to start and what would start
 // it sooner.
 func (s *Scheduler) Explain(id job.ID, now job.Time) (Explanation, error) {
@@ -58,38 +48,11 @@ func (s *Scheduler) Explain(id job.ID, now job.Time) (Explanation, error) {
 	}
 	x := Explanation{ID: id, Reason: c.reason(r), Expected: r.promise, Basis: c.basis(r)}
 	c.ahead(r, &x)
-	c.unplan(i, false)
+	c.unplan(i, true)
 	c.constraints(r, &x)
 	x.Text = c.sentence(r, &x)
-	if r.queued {
-		x.Relaxations = c.relaxations(r, &x)
-		if s.planned <= maxVerified {
-			x.Relaxations = s.verified(id, c.now, x.Relaxations, r.promise)
-		}
-	}
+	x.Relaxations = c.relaxations(s, r, x.Expected)
 	return x, nil
-}
-
-// maxVerified is how many jobs may be planned for relaxations to be tried in full: then
-// other jobs may move too.
-const maxVerified = 2000
-
-// verified tries relaxations as a change of the job, and a decision after it, would be.
-func (s *Scheduler) verified(id job.ID, now job.Time, list []Relaxation, before job.Time) []Relaxation {
-	var found []Relaxation
-	for _, x := range list {
-		c := s.Fork()
-		if err := c.Apply(job.Changed{At: now, ID: id, Spec: x.Spec}); err != nil {
-			continue
-		}
-		c.Decide(now)
-		x.Start = c.record(id).expected()
-		if x.Start != job.Never && (before == 0 || x.Start < before) {
-			found = append(found, x)
-		}
-	}
-	slices.SortStableFunc(found, func(a, b Relaxation) int { return cmp.Compare(a.Start, b.Start) })
-	return found
 }
 
 // ahead lists the jobs before r that could use the same partitions.
@@ -128,6 +91,8 @@ func (s *Scheduler) ahead(r *record, x *Explanation) {
 // basis is what has to happen for the expected start.
 func (s *Scheduler) basis(r *record) string {
 	switch {
+	case !r.queued:
+		return "it is planned when nothing but resources keeps it from starting"
 	case r.promise == job.Never:
 		return "no time within what is known: too few of its nodes are in service, or licences are missing"
 	case r.plan == nil:
@@ -137,16 +102,27 @@ func (s *Scheduler) basis(r *record) string {
 		n := s.nodes[r.plan.picks[k].node]
 		for _, id := range n.runs {
 			if o := s.record(id); o.ends == r.plan.start {
+				if o.ends.Sub(o.start) >= year {
+					return noLimit(id, n.spec.Name)
+				}
 				return fmt.Sprintf("job %v reaches its time limit on node %s; if it ends sooner, this may too", id, n.spec.Name)
 			}
 		}
 		for _, h := range n.holds {
 			if o := s.record(h.id); o.plan != nil && o.plan.end == r.plan.start {
+				if o.plan.end.Sub(o.plan.start) >= year {
+					return noLimit(h.id, n.spec.Name)
+				}
 				return fmt.Sprintf("job %v, which is to start before it, reaches its time limit on node %s", h.id, n.spec.Name)
 			}
 		}
 	}
 	return "the time limits of jobs that run and of those before it"
+}
+
+// noLimit is the basis of a start that nothing bounds.
+func noLimit(id job.ID, node string) string {
+	return fmt.Sprintf("job %v on node %s has no time limit: nothing bounds when this starts", id, node)
 }
 
 // constraints counts on how many nodes each condition fails, one after the other.
@@ -164,7 +140,7 @@ func (s *Scheduler) constraints(r *record, x *Explanation) {
 	names := [7]string{"partition", "features", "named", "size", "state", "busy", "planned"}
 	texts := [7]string{
 		"not in its partitions", "without the features", "excluded by name", "too small, even when empty", "not in service",
-		"with too little free now", "needed by other jobs before it would end",
+		"too full now", "needed by other jobs before it would end",
 	}
 	for i, n := range s.nodes {
 		if n.gone {
@@ -182,11 +158,11 @@ func (s *Scheduler) constraints(r *record, x *Explanation) {
 			continue
 		}
 		left -= n
-		x.Constraints = append(x.Constraints, Constraint{names[i], n, left, fmt.Sprintf("%d nodes are %s", n, texts[i])})
+		x.Constraints = append(x.Constraints, Constraint{names[i], n, left, are(n) + " " + texts[i]})
 	}
 	if o != nil && x.Fit >= o.nodes && r.queued {
 		if _, ok := s.placeNow(c, o, s.leastIn(r.spec, o.part)); !ok {
-			x.Constraints = append(x.Constraints, Constraint{"topology", x.Fit, 0, fmt.Sprintf("%d nodes could take their share, and not near enough to each other", x.Fit)})
+			x.Constraints = append(x.Constraints, Constraint{"topology", x.Fit, 0, fmt.Sprintf("%d of the nodes could take their share, and not near enough to each other", x.Fit)})
 		}
 	}
 	s.otherConstraints(r, x)
@@ -201,17 +177,15 @@ func (s *Scheduler) otherConstraints(r *record, x *Explanation) {
 		add("held", "it is held")
 	}
 	if r.spec.Begin > s.now {
-		add("begin", fmt.Sprintf("it is not to begin before %d", r.spec.Begin))
+		add("begin", "it is to begin in "+spanText(r.spec.Begin.Sub(s.now))+", not before")
 	}
 	if f, _ := s.dependency(r); f == open {
-		add("dependency", "jobs that it depends on have not got that far")
+		add("dependency", "what it depends on has not happened yet: "+s.unmet(r))
 	} else if f == hopeless {
-		add("dependency", "what it depends on will never happen")
+		add("dependency", "what it depends on will never happen: "+s.unmet(r))
 	}
-	if r.array >= 0 && !r.queued && r.held == 0 {
-		if a := s.arrays[r.array]; a.throttle > 0 && a.active >= a.throttle {
-			add("throttle", fmt.Sprintf("%d tasks of its array may run at a time", a.throttle))
-		}
+	if s.throttled(r) {
+		add("throttle", fmt.Sprintf("%d tasks of its array may run at a time", s.arrays[r.array].throttle))
 	}
 	for _, l := range r.spec.Licenses {
 		if s.licenseFree(l, s.now, 1) != s.now {
@@ -267,6 +241,22 @@ func (s *Scheduler) hinders(r *record, c *class, parts []int, i int32) int {
 	return best
 }
 
+// plural is a number of things.
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// are is what something is said of.
+func are(nodes int) string {
+	if nodes == 1 {
+		return "1 node is"
+	}
+	return plural(nodes, "node") + " are"
+}
+
 // sentence says it in one.
 func (s *Scheduler) sentence(r *record, x *Explanation) string {
 	var why []string
@@ -275,122 +265,12 @@ func (s *Scheduler) sentence(r *record, x *Explanation) string {
 			why = append(why, c.Text)
 		}
 	}
-	text := fmt.Sprintf("it needs %d nodes; %d have room for it now", x.Nodes, x.Fit)
+	text := fmt.Sprintf("it needs %s; %d could take their share now", plural(x.Nodes, "node"), x.Fit)
 	if len(why) > 0 {
 		text += ": " + strings.Join(why, ", ")
 	}
 	if x.AheadCount > 0 {
-		text += fmt.Sprintf("; %d jobs are before it", x.AheadCount)
+		text += "; " + plural(x.AheadCount, "job") + " before it"
 	}
 	return text
-}
-
-// relaxations tries changes to what a job asks for, each by itself, and returns those with
-// which it starts earlier: the earliest first. The receiver is a copy, and what was planned
-// for the job is given up in it.
-func (s *Scheduler) relaxations(r *record, x *Explanation) []Relaxation {
-	var found []Relaxation
-	before := r.promise
-	if before == 0 {
-		before = job.Never
-	}
-	was, class, soft := r.spec, r.class, r.soft
-	s.eachChange(r, x, func(text string, spec job.Spec) {
-		spec.Array = was.Array
-		c, no := s.accept(&spec, r.id)
-		if no != nil {
-			return
-		}
-		r.spec, r.class, r.soft = &spec, c, false
-		if p := s.earliest(r, s.now); p.start < before {
-			found = append(found, Relaxation{text, p.start, spec})
-		}
-		r.spec, r.class, r.soft = was, class, soft
-	})
-	slices.SortStableFunc(found, func(a, b Relaxation) int { return cmp.Compare(a.Start, b.Start) })
-	return found[:min(5, len(found))]
-}
-
-// eachChange yields changes that could help, the smallest first.
-func (s *Scheduler) eachChange(r *record, x *Explanation, try func(string, job.Spec)) {
-	spec := *r.spec
-	if t := spec.Topology; t.Switches > 0 || t.Required > 0 || t.Segment > 0 || t.Block {
-		with := spec
-		with.Topology = job.Topology{}
-		try("without --switches, --segment or a level of topology", with)
-	}
-	for i := range s.classes[r.class].options {
-		o := &s.classes[r.class].options[i]
-		if reach := s.reachOf(o); reach >= job.Minute && reach < s.limitIn(r.spec, o.part) {
-			with := spec
-			with.TimeLimit = reach / job.Minute * job.Minute
-			with.TimeMin = 0
-			try("--time="+spanText(with.TimeLimit), with)
-			break
-		}
-	}
-	if x.Fit > 0 && x.Fit < x.Nodes && spec.MinNodes > 1 {
-		with := spec
-		with.MinNodes, with.MaxNodes = x.Fit, 0
-		try(fmt.Sprintf("--nodes=%d", x.Fit), with)
-	}
-	if spec.MinNodes > 1 {
-		with := spec
-		with.MinNodes, with.MaxNodes = (spec.MinNodes+1)/2, 0
-		try(fmt.Sprintf("--nodes=%d", with.MinNodes), with)
-	}
-	if spec.Constraint != nil {
-		with := spec
-		with.Constraint = nil
-		try("without --constraint", with)
-	}
-	if len(spec.NodeList) > 0 || len(spec.Exclude) > 0 {
-		with := spec
-		with.NodeList, with.Exclude = nil, nil
-		try("without --nodelist and --exclude", with)
-	}
-	if spec.Exclusive {
-		with := spec
-		with.Exclusive = false
-		try("without --exclusive", with)
-	}
-	for i := range spec.GRES {
-		for _, n := range []int64{spec.GRES[i].Count - 1, spec.GRES[i].Count / 2} {
-			if n <= 0 {
-				continue
-			}
-			with := spec
-			with.GRES = slices.Clone(spec.GRES)
-			with.GRES[i].Count = n
-			try(fmt.Sprintf("%d %s in place of %d", n, gresName(with.GRES[i].Name, with.GRES[i].Type), spec.GRES[i].Count), with)
-		}
-		if spec.GRES[i].Type != "" {
-			with := spec
-			with.GRES = slices.Clone(spec.GRES)
-			with.GRES[i].Type = ""
-			try("any type of "+spec.GRES[i].Name, with)
-		}
-	}
-	if spec.Memory.MiB > 1 || spec.Memory.All {
-		with := spec
-		with.Memory = job.Memory{MiB: max(1, spec.Memory.MiB/2), Per: spec.Memory.Per}
-		try(fmt.Sprintf("half of the memory, %d MiB", with.Memory.MiB), with)
-	}
-	if spec.CPUsPerTask > 1 {
-		with := spec
-		with.CPUsPerTask = spec.CPUsPerTask / 2
-		try(fmt.Sprintf("--cpus-per-task=%d", with.CPUsPerTask), with)
-	}
-	if len(spec.Licenses)+len(spec.AnyLicense) > 0 {
-		with := spec
-		with.Licenses, with.AnyLicense = nil, nil
-		try("without --licenses", with)
-	}
-	for i := range s.parts {
-		if p := &s.parts[i]; !p.gone && !slices.Contains(s.partitionsOf(r.spec), i) {
-			with := spec
-			with.Partitions = []string{p.spec.Name}
-			try("--partition="+p.spec.Name, with)
-		}
-	}
 }

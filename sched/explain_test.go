@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -29,6 +30,22 @@ func TestExplain(t *testing.T) {
 	verifyRelaxations(t, s, 2, x)
 	if _, err := s.Explain(1, 1); err == nil {
 		t.Error("a running job was explained")
+	}
+}
+
+// TestExplainNoLimit: a start that waits for a job without a time limit is not said to be
+// bounded by one.
+func TestExplainNoLimit(t *testing.T) {
+	for _, limit := range []job.Duration{0, job.Forever} {
+		s := cluster(t, 4, 2)
+		apply(t, s, job.Submitted{At: 1, ID: 1, Spec: gpus(4, 8, limit)})
+		decide(t, s, 1)
+		apply(t, s, job.Submitted{At: 1, ID: 2, Spec: gpus(2, 8, job.Hour)})
+		decide(t, s, 1)
+		x, err := s.Explain(2, 1)
+		if err != nil || !strings.Contains(x.Basis, "job 1 on node n0000 has no time limit") || x.Expected < job.Time(year) {
+			t.Errorf("%+v, %v", x, err)
+		}
 	}
 }
 
@@ -62,8 +79,10 @@ func verifyRelaxations(t testing.TB, s *Scheduler, id job.ID, x Explanation) {
 			t.Fatalf("%s: job %v would start at %d, not before %d", relax.Text, id, relax.Start, x.Expected)
 		}
 		c := s.Fork()
-		if err := c.Apply(job.Changed{At: c.Now(), ID: id, Spec: relax.Spec}); err != nil {
-			t.Fatalf("%s: %v", relax.Text, err)
+		for _, e := range relax.Events(id, c.Now()) {
+			if err := c.Apply(e); err != nil {
+				t.Fatalf("%s: %v", relax.Text, err)
+			}
 		}
 		c.Decide(c.Now())
 		if err := c.Check(); err != nil {

@@ -63,6 +63,7 @@ func (s *Scheduler) revise() {
 	}
 	if s.retry || s.anew {
 		s.retry = false
+		s.arrivals = slices.DeleteFunc(s.arrivals, func(id job.ID) bool { r := s.record(id); return r == nil || r.plan == nil })
 		for _, r := range s.jobs {
 			if r.queued && r.plan == nil {
 				s.arrivals = append(s.arrivals, r.id)
@@ -77,19 +78,9 @@ func (s *Scheduler) revise() {
 
 // allowed says whether a job may still have what is planned for it.
 func (s *Scheduler) allowed(r *record) bool {
-	if !s.parts[r.plan.part].starts() {
-		return false
-	}
-	c := s.classes[r.class]
-	for k := range r.plan.picks {
-		n := s.nodes[r.plan.picks[k].node]
-		if !n.open() || !slices.ContainsFunc(c.options, func(o option) bool {
-			return o.part == r.plan.part && s.takes(&o, r.plan.picks, k)
-		}) {
-			return false
-		}
-	}
-	return true
+	p := r.plan
+	closed := func(x pick) bool { return !s.nodes[x.node].open() }
+	return s.parts[p.part].starts() && !slices.ContainsFunc(p.picks, closed) && s.asked(r, p.part, p.picks)
 }
 
 // startDue starts the jobs whose time has come.
@@ -111,7 +102,9 @@ func (s *Scheduler) startDue() {
 	}
 }
 
-// startPlanned starts a job just where it was planned.
+// startPlanned starts a job just where it was planned. If that is late it also ends later
+// than was planned, and others may lose what they were promised: it comes before them, as
+// it was planned before them.
 func (s *Scheduler) startPlanned(i int) bool {
 	r := s.jobs[i]
 	p := r.plan
@@ -119,6 +112,9 @@ func (s *Scheduler) startPlanned(i int) bool {
 		if n := s.nodes[p.picks[k].node]; !n.open() || !n.free.holds(&p.picks[k].v) {
 			return false
 		}
+	}
+	if _, ok := s.licensesLeft(r, p.end.Sub(p.start)); !ok {
+		return false
 	}
 	c := s.classes[r.class]
 	for x := range c.options {
@@ -130,6 +126,9 @@ func (s *Scheduler) startPlanned(i int) bool {
 	return false
 }
 
+// late is why a promise is broken if Decide is called after the moment that Next gave.
+const late = "the decision came late"
+
 // obstacle is why a job cannot start when it was to.
 func (s *Scheduler) obstacle(r *record) string {
 	for k := range r.plan.picks {
@@ -139,11 +138,26 @@ func (s *Scheduler) obstacle(r *record) string {
 			}
 		}
 	}
+	if s.now > r.plan.start {
+		return late
+	}
 	return "what was planned for it is not free"
 }
 
+// sortByKey puts jobs into their order. Their keys are fetched once, not at each comparison.
 func (s *Scheduler) sortByKey(ids []job.ID) {
-	slices.SortFunc(ids, func(a, b job.ID) int { return s.record(a).key.compare(s.record(b).key) })
+	if len(ids) < 2 {
+		return
+	}
+	var few [16]key
+	keys := few[:0]
+	for _, id := range ids {
+		keys = append(keys, s.record(id).key)
+	}
+	slices.SortFunc(keys, key.compare)
+	for i := range keys {
+		ids[i] = keys[i].id
+	}
 }
 
 func (s *Scheduler) takeGrown() []int32 {
@@ -160,9 +174,7 @@ func (s *Scheduler) takeArrivals() []job.ID {
 	}
 	ids := slices.DeleteFunc(s.arrivals, func(id job.ID) bool { r := s.record(id); return r == nil || !r.queued })
 	s.arrivals, s.arrivalsSpare = s.arrivalsSpare[:0], ids
-	if len(ids) > 1 {
-		s.sortByKey(ids)
-	}
+	s.sortByKey(ids)
 	return slices.Compact(ids)
 }
 
@@ -185,12 +197,12 @@ func (s *Scheduler) fill(grown []int32, arrivals []job.ID, round int) {
 		if !r.queued {
 			continue
 		}
+		if s.tryStart(i) {
+			continue // which delays nobody
+		}
 		if r.plan == nil && f.outranks(r) {
 			s.replan(r.key, false)
 			return // and with it all that come after
-		}
-		if s.tryStart(i) {
-			continue
 		}
 		switch {
 		case r.plan == nil && len(f.jobs) >= manyArrivals:
@@ -266,12 +278,11 @@ func (s *Scheduler) fitsNow(r *record, x int32) bool {
 	c := s.classes[r.class]
 	for i := range c.options {
 		o := &c.options[i]
-		end := s.now.Add(s.leastIn(r.spec, o.part))
 		for k := range o.cells {
 			if o.cells[k].cell != n.place.cell || !n.free.holds(&o.cells[k].v) {
 				continue
 			}
-			fits := true
+			end, fits := s.now.Add(s.leastIn(r.spec, o.part)), true
 			for j := n.line.at(s.now); fits && j < len(n.line) && n.line[j].t < end; j++ {
 				free := n.line[j].free
 				if st := n.line[j].t; st >= r.plan.start && st < r.plan.end {
@@ -323,6 +334,9 @@ func (f *filling) addClasses() {
 		limit := job.Duration(0)
 		for x := range c.options {
 			o := &c.options[x]
+			if o.nodes > 1 && s.idle(o) < o.nodes {
+				continue
+			}
 			for k := range o.cells {
 				for _, g := range f.grown {
 					n := s.nodes[g]
@@ -330,9 +344,6 @@ func (f *filling) addClasses() {
 						limit = max(limit, n.line.free(&o.cells[k].v, s.now))
 					}
 				}
-			}
-			if limit > 0 && o.nodes > 1 {
-				limit = min(limit, s.reachOf(o))
 			}
 		}
 		if limit <= 0 {
@@ -344,18 +355,17 @@ func (f *filling) addClasses() {
 	}
 }
 
-// reachOf is for how long as many nodes are free now as an option needs.
-func (s *Scheduler) reachOf(o *option) job.Duration {
-	cands := s.gather(o, 1)
-	if len(cands) < o.nodes {
-		return 0
+// idle is how many nodes have free what an option takes of the first of its resources, or
+// more than have. What is planned does not count: it may be the job's own.
+func (s *Scheduler) idle(o *option) int {
+	n := 0
+	for x := range o.cells {
+		cell := s.cells[o.cells[x].cell]
+		for b := int(cell.kind.bucket(o.cells[x].v[cell.kind.prim])); b < len(cell.count); b++ {
+			n += int(cell.count[b])
+		}
 	}
-	free := make([]job.Duration, len(cands))
-	for i, c := range cands {
-		free[i] = s.nodes[c.node].line.free(&o.cells[c.cell].v, s.now)
-	}
-	slices.Sort(free)
-	return free[len(free)-o.nodes]
+	return n
 }
 
 // next is the job that is looked at next: the first of all.
@@ -426,101 +436,4 @@ func (s *Scheduler) lastPlanned() key {
 		}
 	}
 	return last
-}
-
-// replan plans the jobs from k on anew, in their order: one with a higher priority has
-// come, or lost its place.
-func (s *Scheduler) replan(k key, all bool) {
-	queued := s.inOrder(k, all)
-	why := "the configuration was changed" // nothing else has all planned anew
-	if !all {
-		why = "job " + k.id.String() + " comes before it"
-	}
-	drop := job.Promised{At: s.now, Starts: make([]job.Promise, 0, min(s.planned, len(queued)))}
-	for k := range queued {
-		id := queued[k].id
-		i := s.index(id)
-		if s.jobs[i].plan == nil {
-			continue
-		}
-		r := s.ownJob(i)
-		if r.breach == "" {
-			r.breach = why
-		}
-		if all {
-			r.plan = nil
-		} else {
-			s.unplan(i, false)
-		}
-		drop.Starts = append(drop.Starts, job.Promise{ID: id})
-	}
-	if all {
-		s.clearPlans()
-	}
-	if len(drop.Starts) > 0 {
-		s.note(drop)
-	}
-	limits := make([]job.Duration, len(queued))
-	for k := range queued {
-		limits[k] = queued[k].limit
-	}
-	slices.Sort(limits)
-	s.fitLengths(limits)
-	s.pass = s.newPass(limits)
-	s.open.Starts = slices.Grow(s.open.Starts, len(queued))
-	for k := range queued {
-		i := s.index(queued[k].id)
-		p := s.earliest(s.jobs[i], s.now)
-		if r := s.jobs[i]; p.start == job.Never && r.promise == job.Never && r.breach == "" {
-			continue // it is known
-		}
-		s.promiseAt(i, p)
-	}
-	s.pass = nil
-	s.startDue()
-}
-
-// inOrder is the jobs of all queues from k on, in their order: the queues are sorted, and are
-// merged two by two.
-func (s *Scheduler) inOrder(k key, all bool) []entry {
-	var lists [][]entry
-	for _, c := range s.classes {
-		if list := c.queue.from(k, all); len(list) > 0 {
-			lists = append(lists, list)
-		}
-	}
-	for len(lists) > 1 {
-		var merged [][]entry
-		for ; len(lists) > 1; lists = lists[2:] {
-			merged = append(merged, merge(lists[0], lists[1]))
-		}
-		lists = append(lists, merged...)
-	}
-	if len(lists) == 0 {
-		return nil
-	}
-	return lists[0]
-}
-
-// clearPlans takes all plans out of the timelines: what is left is what runs.
-func (s *Scheduler) clearPlans() {
-	s.planned, s.due = 0, clock{}
-	for i, n := range s.nodes {
-		if len(n.holds) == 0 {
-			continue
-		}
-		n = s.own(int32(i))
-		n.holds = n.holds[:0]
-		n.line = append(n.line[:0], step{s.now, n.total})
-		for _, id := range n.runs {
-			r := s.record(id)
-			for k := range r.picks {
-				if r.picks[k].node == int32(i) {
-					n.line.take(s.now, max(s.now, r.ends), &r.picks[k].v)
-				}
-			}
-		}
-		s.touched(n)
-	}
-	s.layLicenses()
 }

@@ -25,6 +25,7 @@ func (s *Scheduler) Fork() *Scheduler {
 	c.pass, c.arrivalsSpare, c.grownSpare = nil, nil, nil
 	c.out, c.scratch, c.cands, c.set, c.line = nil, nil, nil, nil, nil
 	c.open, c.sorted = job.Promised{}, sorted{}
+	c.runList, c.blockList, c.counts = nil, nil, nil
 	return &c
 }
 

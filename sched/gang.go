@@ -247,6 +247,13 @@ type meter struct {
 	ways    []int32 // by node: in how many ways it can be had; nil: there is one
 }
 
+// zeros is n counts of nothing, in a list that is used again by the next gang.
+func (s *Scheduler) zeros(n int32) []int32 {
+	s.counts = slices.Grow(s.counts[:0], int(n))[:n]
+	clear(s.counts)
+	return s.counts
+}
+
 func newMeter(s *Scheduler, c *class, o *option) meter {
 	m := meter{nodes: o.nodes}
 	if o.twins {
@@ -256,12 +263,12 @@ func newMeter(s *Scheduler, c *class, o *option) meter {
 	switch {
 	case len(o.must) > 0 || len(o.counts) > 0:
 	case topo.Segment > 0 || topo.Block:
-		m.group, m.seg, m.count = s.net.blocksOf(topo.Segment, s.network.BlockSizes), max(1, topo.Segment), make([]int32, s.net.blocks)
+		m.group, m.seg, m.count = s.net.blocksOf(topo.Segment, s.network.BlockSizes), max(1, topo.Segment), s.zeros(s.net.blocks)
 	case topo.Required > 0:
 		level := min(topo.Required, s.net.levels) - 1
-		m.group, m.largest, m.count = s.net.domain[level], 1, make([]int32, s.net.count[level])
+		m.group, m.largest, m.count = s.net.domain[level], 1, s.zeros(s.net.count[level])
 	case topo.Switches > 0:
-		m.group, m.largest, m.count = s.net.domain[0], topo.Switches, make([]int32, s.net.count[0])
+		m.group, m.largest, m.count = s.net.domain[0], topo.Switches, s.zeros(s.net.count[0])
 	}
 	return m
 }

@@ -215,20 +215,35 @@ func (f *gapSearch) look(h []gap, k, i int) {
 	f.look(h, k, 2*i+2)
 }
 
+// lookIn searches the heap of length k, if it may have something better.
+func (f *gapSearch) lookIn(x *gaps, k int) {
+	for x.next[k] <= f.start && len(x.by[k]) > 0 && x.by[k][0].pos < 0 {
+		x.remove(k, 0)
+		x.gone--
+	}
+	if x.next[k] <= f.start {
+		f.look(x.by[k], k, 0)
+	}
+}
+
 // earliestGap is the earliest time, and of the nodes that are free then the first one of a
 // cell, that is before a time; position -1 if there is none.
 func (s *Scheduler) earliestGap(o *option, n *need, from job.Time, d job.Duration, before job.Time) (job.Time, int32) {
 	x := s.gapsOf(n)
 	f := gapSearch{nodes: s.cells[n.cell].nodes, o: o, from: from, d: d}
+	first := s.pass.class(d)
 	for {
 		f.start, f.pos = before, -1
-		for k := s.pass.class(d); k < len(x.by); k++ {
-			for x.next[k] <= f.start && len(x.by[k]) > 0 && x.by[k][0].pos < 0 {
-				x.remove(k, 0)
-				x.gone--
+		at, least := first, job.Never
+		for k, t := range x.next[first:] {
+			if t < least {
+				at, least = first+k, t
 			}
-			if x.next[k] <= f.start {
-				f.look(x.by[k], k, 0)
+		}
+		f.lookIn(x, at) // mostly what is found there is before all others
+		for k := first; k < len(x.next); k++ {
+			if x.next[k] <= f.start && k != at {
+				f.lookIn(x, k)
 			}
 		}
 		if f.pos < 0 || s.stands(x, &x.by[f.k][f.i]) {

@@ -3,6 +3,7 @@ package sched
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -38,7 +39,7 @@ func traces() []trace {
 			}
 			spec.TimeLimit = over(r, d)
 			return spec, d
-		}, 0x74e3f6f5d410205c},
+		}, 0x815ff661ee8e0851},
 		{"mixed", 64, 2000, 200000, func(r *rng) (job.Spec, job.Duration) {
 			d := duration(r, 120)
 			spec := job.Spec{Tasks: 1 + r.next(64), CPUsPerTask: 1 + r.next(4), TimeLimit: over(r, d), Requeue: r.next(2) == 0}
@@ -49,7 +50,7 @@ func traces() []trace {
 				spec.Array = &job.Array{Tasks: []job.Range{{First: 1, Last: uint32(1 + r.next(8)), Step: 1}}, Throttle: r.next(4)}
 			}
 			return spec, d
-		}, 0xfedcf096fab97a65},
+		}, 0xc12a314173a4049},
 	}
 }
 
@@ -185,6 +186,21 @@ func TestPrefix(t *testing.T) {
 	}
 	if s.Hash() != d.s.Hash() {
 		t.Errorf("the log gives %#x, not %#x", s.Hash(), d.s.Hash())
+	}
+}
+
+// TestProcessors: how many processors there are decides nothing.
+func TestProcessors(t *testing.T) {
+	c := traces()[2]
+	c.jobs = 400
+	hash := c.play(t).s.Hash()
+	for _, n := range []int{1, 2, 7} {
+		was := runtime.GOMAXPROCS(n)
+		again := c.play(t).s.Hash()
+		runtime.GOMAXPROCS(was)
+		if again != hash {
+			t.Errorf("on %d processors the hash is %x, not %x", n, again, hash)
+		}
 	}
 }
 

@@ -23,7 +23,9 @@ type license struct {
 // left.
 func (s *Scheduler) setLicenses(list []job.License) {
 	s.licenses, s.licenseTok = nil, s.tok
-	for _, l := range list {
+	s.licenseAt = make(map[string]int, len(list)) // a new one: forks may have the old one
+	for i, l := range list {
+		s.licenseAt[l.Name] = i
 		s.licenses = append(s.licenses, license{name: l.Name, total: int32(min(int64(l.Count), math.MaxInt32))})
 	}
 	s.layLicenses()
@@ -64,10 +66,8 @@ func (s *Scheduler) holdLicenses(list []job.License, sign int64) {
 }
 
 func (s *Scheduler) license(name string) *license {
-	for i := range s.licenses {
-		if s.licenses[i].name == name {
-			return &s.licenses[i]
-		}
+	if i, ok := s.licenseAt[name]; ok {
+		return &s.licenses[i]
 	}
 	return nil
 }
@@ -123,6 +123,21 @@ func (s *Scheduler) licensed(spec *job.Spec, from job.Time, d job.Duration) job.
 	}
 }
 
+// licensesNow says whether what runs leaves the licences of spec free. Whether what is
+// planned does too licensed says.
+func (s *Scheduler) licensesNow(spec *job.Spec) bool {
+	free := func(l job.License) bool {
+		have := s.license(l.Name)
+		return have != nil && have.used+l.Count <= int64(have.total)
+	}
+	for _, l := range spec.Licenses {
+		if !free(l) {
+			return false
+		}
+	}
+	return len(spec.AnyLicense) == 0 || slices.ContainsFunc(spec.AnyLicense, free)
+}
+
 func (s *Scheduler) licenseFree(l job.License, from job.Time, d job.Duration) job.Time {
 	have := s.license(l.Name)
 	if have == nil {
@@ -176,7 +191,7 @@ func (s *Scheduler) yieldLicenses(list []job.License, until job.Time, why string
 		}
 		var plans []timer
 		for _, r := range s.jobs {
-			if r.plan != nil && r.plan.start < until && takes(r.plan.licenses, l.Name) {
+			if r.plan != nil && r.plan.start < until && r.plan.end > s.now && takes(r.plan.licenses, l.Name) {
 				plans = append(plans, timer{r.plan.start, r.id})
 			}
 		}
@@ -191,13 +206,18 @@ func takes(list []job.License, name string) bool {
 	return slices.ContainsFunc(list, func(l job.License) bool { return l.Name == name })
 }
 
-// licensesLeft is what a job that starts now gets, and whether nobody who runs has it.
+// licensesLeft is what a job that starts now gets, and whether nobody who runs has it. One
+// that starts late gets what was planned for it, also where others are to have that before
+// it ends.
 func (s *Scheduler) licensesLeft(r *record, d job.Duration) ([]job.License, bool) {
 	if p := r.plan; p != nil {
 		s.useLicenses(p.licenses, p.start, p.end, true)
 		defer s.useLicenses(p.licenses, p.start, p.end, false)
 	}
 	got := s.takesLicenses(r.spec, s.now, d)
+	if r.plan != nil && len(got) == len(r.spec.Licenses) {
+		got = r.plan.licenses
+	}
 	for _, l := range got {
 		if have := s.license(l.Name); have == nil || have.used+l.Count > int64(have.total) {
 			return nil, false
@@ -217,4 +237,19 @@ func (s *Scheduler) ownLicenses() {
 		list[i].line = slices.Clone(l.line)
 	}
 	s.licenses = list
+}
+
+// LicenseUse is how many of a licence there are, and are in use.
+type LicenseUse struct {
+	Name        string
+	Total, Used int64
+}
+
+// Licenses yields the licences in the order of the configuration.
+func (s *Scheduler) Licenses(yield func(LicenseUse) bool) {
+	for i := range s.licenses {
+		if l := &s.licenses[i]; !yield(LicenseUse{l.name, int64(l.total), l.used}) {
+			return
+		}
+	}
 }

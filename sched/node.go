@@ -148,7 +148,7 @@ func (s *Scheduler) setNode(e job.NodeSet) error {
 		n.line = timeline{{math.MinInt64, total}}
 		n.used = [slots - slotGRES]uint64{}
 	}
-	s.stale = true
+	s.stale, s.recheck = true, true // it may be below another switch, or in another block
 	s.retry = true
 	if n.open() {
 		s.grow(i)

@@ -3,6 +3,7 @@ package sched
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -262,3 +263,86 @@ type fatal struct {
 
 func (f fatal) Helper()                           {}
 func (f fatal) Fatalf(format string, args ...any) { f.t.Fatalf(format, args...) }
+
+// TestNamedAndNear compares with a search of all subsets: a job that names nodes, or counts
+// features, and asks for one switch, starts if and only if some nodes are all of that.
+func TestNamedAndNear(t *testing.T) {
+	yes, no := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(low, high int, what string) int { return rapid.IntRange(low, high).Draw(t, what) }
+		s, n := New(), draw(2, 7, "nodes")
+		var names []string
+		for i := range n {
+			node := job.Node{Name: fmt.Sprintf("n%d", i), CPUs: 1, Switch: fmt.Sprintf("s%d", draw(0, 2, "leaf"))}
+			if draw(0, 1, "feature") == 1 {
+				node.Features = []string{"f"}
+			}
+			if draw(0, 3, "busy") == 0 {
+				node.State = job.NodeDrain
+			}
+			names = append(names, node.Name)
+			apply(t2(t), s, job.NodeSet{Node: node})
+		}
+		apply(t2(t), s, job.PartitionSet{Partition: job.Partition{Name: "p", Nodes: names}})
+		p := job.Spec{MinNodes: draw(1, min(3, n), "size"), TimeLimit: 10}
+		if p.Topology.Required = draw(0, 1, "level"); p.Topology.Required == 0 {
+			p.Topology = job.Topology{Switches: 1, Wait: job.Forever}
+		}
+		counted := draw(0, p.MinNodes, "counted")
+		if counted > 0 {
+			p.Constraint = &job.Constraint{Feature: "f", Count: counted}
+		}
+		if draw(0, 1, "named") == 1 {
+			p.NodeList = []string{names[draw(0, n-1, "name")]}
+		}
+		able := func(use func(*node) bool) bool {
+			for set := range 1 << n {
+				size, features, named, leaves := 0, 0, 0, map[string]bool{}
+				for i, x := range s.nodes {
+					if set&(1<<i) == 0 {
+						continue
+					}
+					if !use(x) {
+						size = -n
+					}
+					size++
+					features += len(x.spec.Features)
+					leaves[x.spec.Switch] = true
+					if slices.Contains(p.NodeList, x.spec.Name) {
+						named++
+					}
+				}
+				if size == p.MinNodes && features >= counted && named == len(p.NodeList) && len(leaves) == 1 {
+					return true
+				}
+			}
+			return false
+		}
+		err := s.Apply(job.Submitted{At: 1, ID: 1, Spec: p})
+		if ever := able(func(*node) bool { return true }); ever != (err == nil) {
+			t.Fatalf("it can run: %v; %v", ever, err)
+		}
+		if err != nil {
+			no++
+			return
+		}
+		s.Decide(1)
+		if err := s.Check(); err != nil {
+			t.Fatal(err)
+		}
+		v, _ := s.Job(1)
+		if now := able((*node).open); now != (v.State == job.Running) {
+			t.Fatalf("it can start: %v; it is %v on %+v", now, v.State, v.Allocation.Nodes)
+		}
+		leaves := map[string]bool{}
+		for _, share := range v.Allocation.Nodes {
+			i, _ := s.nodeNumber(share.Node)
+			leaves[s.nodes[i].spec.Switch] = true
+		}
+		if len(leaves) > 1 {
+			t.Fatalf("it is below several switches: %+v", v.Allocation.Nodes)
+		}
+		yes++
+	})
+	t.Logf("%d could ever run, %d could not", yes, no)
+}

@@ -162,33 +162,85 @@ func (q *queue) after(k key, first bool, d job.Duration) (entry, bool) {
 	return entry{}, false
 }
 
-// from returns the entries from k on, or all.
-func (q *queue) from(k key, all bool) []entry {
+// lane is what of a queue is still to be merged: never nothing.
+type lane struct {
+	rest []entry
+	more []*block
+}
+
+// from returns the entries from k on, or all, and how many there are; 0: none.
+func (q *queue) from(k key, all bool) (lane, int) {
 	b, i := 0, 0
 	if !all {
 		b, i, _ = q.find(k)
 	}
-	var list []entry
-	for ; b < len(q.blocks); b, i = b+1, 0 {
-		if list == nil {
-			list = make([]entry, 0, min(q.n, (len(q.blocks)-b)*blockSize))
-		}
-		list = append(list, q.blocks[b].entries[i:]...)
+	if b == len(q.blocks) {
+		return lane{}, 0
 	}
-	return list
+	l := lane{q.blocks[b].entries[i:], q.blocks[b+1:]}
+	n := len(l.rest)
+	for _, x := range l.more {
+		n += len(x.entries)
+	}
+	return l, n
 }
 
-// merge makes one sorted list of two.
-func merge(a, b []entry) []entry {
-	list := make([]entry, 0, len(a)+len(b))
-	for len(a) > 0 && len(b) > 0 {
-		if a[0].compare(b[0].key) < 0 {
-			list, a = append(list, a[0]), a[1:]
-		} else {
-			list, b = append(list, b[0]), b[1:]
+// lanes is a heap, that with the first entry first.
+type lanes []lane
+
+func (h lanes) down(i int) {
+	for {
+		c := 2*i + 1
+		if c >= len(h) {
+			return
 		}
+		if c+1 < len(h) && h[c+1].rest[0].compare(h[c].rest[0].key) < 0 {
+			c++
+		}
+		if h[c].rest[0].compare(h[i].rest[0].key) >= 0 {
+			return
+		}
+		h[i], h[c] = h[c], h[i]
+		i = c
 	}
-	return append(append(list, a...), b...)
+}
+
+// run is how many entries of the first lane come before those of the others.
+func (h lanes) run() int {
+	rest := h[0].rest
+	if len(h) == 1 {
+		return len(rest)
+	}
+	next := h[1].rest[0].key
+	if len(h) > 2 && h[2].rest[0].compare(next) < 0 {
+		next = h[2].rest[0].key
+	}
+	n := 1
+	for n < len(rest) && rest[n].compare(next) < 0 {
+		n++
+	}
+	return n
+}
+
+// merge makes one sorted list of n entries in all.
+func (h lanes) merge(n int) []entry {
+	list := make([]entry, 0, n)
+	for i := len(h)/2 - 1; i >= 0; i-- {
+		h.down(i)
+	}
+	for len(h) > 0 {
+		run, l := h.run(), &h[0]
+		list = append(list, l.rest[:run]...)
+		if l.rest = l.rest[run:]; len(l.rest) == 0 && len(l.more) > 0 {
+			l.rest, l.more = l.more[0].entries, l.more[1:]
+		}
+		if len(l.rest) == 0 {
+			h[0] = h[len(h)-1]
+			h = h[:len(h)-1]
+		}
+		h.down(0)
+	}
+	return list
 }
 
 // fork is a copy that shares the blocks.

@@ -15,6 +15,7 @@ type pass struct {
 	left    []leftover
 	lists   lists
 	plans   []plan   // that are not in use yet
+	used    *plan    // that the job had, which may be used again; nil: it had none
 	changes []uint32 // how many of each node there were; nil: so few jobs that gaps are not worth their making
 }
 
@@ -54,15 +55,22 @@ func (p *pass) keepsGaps(d job.Duration) bool {
 	return p != nil && p.changes != nil && d >= p.lengths[0]
 }
 
-// newPlan is an empty plan. In a pass many are made at once.
+// newPlan is an empty plan. In a pass it is the one that the job had before, unless a fork
+// may have it too, or one of many that are made at once.
 func (s *Scheduler) newPlan() *plan {
 	if s.pass == nil {
-		return &plan{}
+		return &plan{tok: s.tok}
+	}
+	if p := s.pass.used; p != nil && p.tok == s.tok {
+		s.pass.used = nil
+		*p = plan{tok: s.tok}
+		return p
 	}
 	if len(s.pass.plans) == 0 {
 		s.pass.plans = make([]plan, 64)
 	}
 	p := &s.pass.plans[0]
+	p.tok = s.tok
 	s.pass.plans = s.pass.plans[1:]
 	return p
 }

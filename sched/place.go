@@ -266,7 +266,7 @@ func (s *Scheduler) choose(c *class, o *option, cands []cand, k int) ([]cand, bo
 	case c.spec.Contiguous:
 		chosen, ok = s.chooseRun(o, cands, k)
 	case len(o.must) > 0 || len(o.counts) > 0:
-		chosen, ok = s.chooseGiven(o, cands, k)
+		chosen, ok = s.chooseGivenNear(o, cands, k, topo)
 	case topo.Segment > 0:
 		chosen, ok = s.chooseBlocks(cands, k, topo.Segment)
 	case topo.Block:
@@ -297,6 +297,12 @@ func (s *Scheduler) choose(c *class, o *option, cands []cand, k int) ([]cand, bo
 // run is a part of a list of nodes that have a switch or a block in common.
 type run struct{ lo, hi int }
 
+// runs is the function of that name in a list that is used again at the next call.
+func (s *Scheduler) runs(cands []cand, number []int32) []run {
+	s.runList = runs(cands, number, s.runList[:0])
+	return s.runList
+}
+
 // runs divides nodes by what number gives.
 func runs(cands []cand, number []int32, all []run) []run {
 	for lo := 0; lo < len(cands); {
@@ -324,7 +330,7 @@ func tightest(all []run, k int) int {
 // climb takes the lowest level at which one switch has k nodes, and there the tightest.
 func (s *Scheduler) climb(cands []cand, k int) []cand {
 	for level := range s.net.levels {
-		all := runs(cands, s.net.domain[level], nil)
+		all := s.runs(cands, s.net.domain[level])
 		if i := s.cheapest(cands, all, tightest(all, k), k); i >= 0 {
 			return s.pack(nil, cands[all[i].lo:all[i].hi], k, level)
 		}
@@ -372,7 +378,7 @@ func (s *Scheduler) pack(to, cands []cand, k, level int) []cand {
 	if level == 0 {
 		return append(to, s.bestOf(cands, k)...)
 	}
-	all := runs(cands, s.net.domain[level-1], nil)
+	all := s.runs(cands, s.net.domain[level-1])
 	slices.SortStableFunc(all, func(a, b run) int { return (b.hi - b.lo) - (a.hi - a.lo) })
 	for k > 0 {
 		if i := s.cheapest(cands, all, tightest(all, k), k); i >= 0 {
@@ -416,13 +422,13 @@ func (s *Scheduler) bestOf(cands []cand, k int) []cand {
 // leaves is below how many leaf switches the nodes are.
 func (s *Scheduler) leaves(cands []cand) int {
 	s.sortCands(cands)
-	return len(runs(cands, s.net.domain[0], nil))
+	return len(s.runs(cands, s.net.domain[0]))
 }
 
 // chooseBelow takes nodes below one switch of a level.
 func (s *Scheduler) chooseBelow(cands []cand, k, level int) ([]cand, bool) {
 	for l := range level + 1 {
-		all := runs(cands, s.net.domain[l], nil)
+		all := s.runs(cands, s.net.domain[l])
 		if i := s.cheapest(cands, all, tightest(all, k), k); i >= 0 {
 			return s.pack(nil, cands[all[i].lo:all[i].hi], k, l), true
 		}
@@ -436,7 +442,8 @@ func (s *Scheduler) chooseBlocks(cands []cand, k, seg int) ([]cand, bool) {
 	block := s.net.blocksOf(seg, s.network.BlockSizes)
 	in := slices.DeleteFunc(slices.Clone(cands), func(c cand) bool { return block[c.node] < 0 })
 	slices.SortStableFunc(in, func(a, b cand) int { return cmp.Compare(block[a.node], block[b.node]) })
-	all := runs(in, block, nil)
+	s.blockList = runs(in, block, s.blockList[:0]) // climb uses the other list
+	all := s.blockList
 	slices.SortStableFunc(all, func(a, b run) int { return (b.hi - b.lo) - (a.hi - a.lo) })
 	var chosen []cand
 	for k > 0 {

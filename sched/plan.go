@@ -15,6 +15,9 @@ func (s *Scheduler) earliest(r *record, from job.Time) placement {
 func (s *Scheduler) earliestBefore(r *record, from, before job.Time) placement {
 	best := placement{start: before}
 	c := s.classes[r.class]
+	if s.pass != nil { // whose cursors are moved: a fork may have the class, too
+		c = s.ownClass(r.class)
+	}
 	for i := range c.options {
 		o := &c.options[i]
 		d := s.leastOf(r, o.part)

@@ -20,6 +20,9 @@ type world struct {
 	last job.ID
 	log  []job.Event
 	said map[job.ID]job.Time // promises
+	late int                 // by how many ms decisions come late at most
+
+	beside *beside // nil: none
 
 	limited job.Partition // whose longest time is below that of some jobs
 }
@@ -27,6 +30,7 @@ type world struct {
 func newWorld(t *rapid.T) *world {
 	w := &world{t: t, s: New(), now: 1, said: map[job.ID]job.Time{}}
 	w.s.largePass = 1 // its few jobs would do without gaps
+	w.late = rapid.SampledFrom([]int{0, 0, 1, 12}).Draw(t, "late")
 	n := rapid.IntRange(1, 8).Draw(t, "nodes")
 	var names []string
 	for i := range n {
@@ -64,13 +68,24 @@ func (w *world) do(e job.Event) bool {
 	if check := w.s.Check(); check != nil {
 		w.t.Fatalf("%#v: %v\n%v", e, err, check)
 	}
+	if w.beside != nil {
+		w.beside.apply(w.t, e, err == nil)
+	}
 	return err == nil
 }
 
 func (w *world) decide() {
-	for _, e := range w.s.Decide(w.now) {
+	if w.beside != nil {
+		w.disturb()
+	}
+	out := w.s.Decide(w.now)
+	for _, e := range out {
 		w.log = append(w.log, e)
 		w.listen(e)
+	}
+	if w.beside != nil {
+		w.beside.follow(w.t, w.s, out, w.now)
+		w.conserves()
 	}
 	if err := w.s.Check(); err != nil {
 		w.t.Fatal(err)
@@ -131,6 +146,9 @@ func (w *world) listen(e job.Event) {
 			w.said[p.ID] = p.Start
 		}
 		for _, b := range e.Broken {
+			if b.Why == late && w.late == 0 {
+				w.t.Fatalf("at %d, which is in time: %+v", w.now, b)
+			}
 			w.said[b.ID] = b.Now
 		}
 	case job.Started:
@@ -203,13 +221,17 @@ func (w *world) spec() job.Spec {
 		p.Exclude = []string{"n0"}
 	case 10:
 		p.NodeList = []string{"n0"}
+		p.Topology.Required = rapid.IntRange(0, 1).Draw(t, "level")
 	case 11:
 		p.Partitions = []string{"q"}
 		p.TimeMin = 1
 	case 12:
 		p.TimeMin = (p.TimeLimit + 1) / 2
 	case 13:
-		p.Contiguous = true
+		if p.Contiguous = p.MinNodes == 0 || rapid.Bool().Draw(t, "contiguous"); !p.Contiguous {
+			p.Constraint = &job.Constraint{And: []*job.Constraint{{Feature: "all"}, {Feature: "gpu", Count: 1}}}
+			p.Topology = job.Topology{Switches: rapid.IntRange(0, 1).Draw(t, "switches"), Wait: 10}
+		}
 	case 14, 15:
 		for i := range p.GRES {
 			p.GRES[i].Per = job.PerJob
@@ -236,15 +258,23 @@ func (w *world) step() {
 		then := w.now + job.Time(rapid.IntRange(0, 10).Draw(t, "ms"))
 		for w.s.Next() <= then {
 			w.now = max(w.now, w.s.Next())
+			if w.late > 0 { // and may come after other events
+				w.now += job.Time(rapid.IntRange(0, w.late).Draw(t, "late"))
+			}
+			if w.now > then && w.late > 0 {
+				break
+			}
 			w.decide()
 		}
-		w.now = then
+		w.now = max(w.now, then)
 	}
 	if rapid.IntRange(0, 5).Draw(t, "forget") == 0 {
 		w.s.forget()
 	}
 	some := func() job.ID { return job.ID(rapid.IntRange(1, int(w.last)+1).Draw(t, "id")) }
-	switch rapid.IntRange(0, 14).Draw(t, "event") {
+	switch rapid.IntRange(0, 15).Draw(t, "event") {
+	case 15:
+		w.reshape()
 	case 0, 1, 2, 3:
 		spec := w.spec()
 		n := 1
@@ -281,11 +311,19 @@ func (w *world) step() {
 		if v, ok := w.s.Job(id); ok {
 			spec := *v.Spec
 			spec.Nice++
-			if rapid.Bool().Draw(t, "free") {
+			if rapid.Bool().Draw(t, "free") && v.State == job.Pending {
 				spec.Dependencies = nil
 			}
+			if rapid.Bool().Draw(t, "limit") {
+				spec.TimeLimit = job.Duration(rapid.IntRange(1, 30).Draw(t, "other"))
+			}
+			if spec.Array != nil && rapid.Bool().Draw(t, "throttle") {
+				array := *spec.Array
+				array.Throttle = rapid.IntRange(0, 3).Draw(t, "tasks")
+				spec.Array = &array
+			}
 			if w.do(job.Changed{At: w.now, ID: id, Spec: spec}) {
-				delete(w.said, id)
+				w.unsaid(id) // tasks that are too many with another throttle have none either
 			}
 		}
 	case 12:

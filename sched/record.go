@@ -55,6 +55,7 @@ type record struct {
 
 // plan is what is set aside for a job.
 type plan struct {
+	tok        *token  // who may use it again for another one
 	one        [1]pick // what picks is of, if it is one node
 	part       int
 	start, end job.Time
@@ -297,8 +298,12 @@ func checkSpec(p *job.Spec) (why, nearest string) {
 		return fmt.Sprintf("%d tasks do not fit on %d nodes with %d on each", p.Tasks, p.MaxNodes, p.TasksPerNode), fmt.Sprintf("--nodes=%d", (p.Tasks+p.TasksPerNode-1)/p.TasksPerNode)
 	case p.Topology.Segment > 0 && p.MinNodes > 0 && p.MinNodes%p.Topology.Segment != 0:
 		return fmt.Sprintf("%d nodes are no multiple of segments of %d", p.MinNodes, p.Topology.Segment), fmt.Sprintf("--nodes=%d", (p.MinNodes/p.Topology.Segment+1)*p.Topology.Segment)
+	case p.Tasks > 0 && p.Topology.Segment > p.Tasks:
+		return fmt.Sprintf("%d tasks are on fewer nodes than a segment of %d", p.Tasks, p.Topology.Segment), fmt.Sprintf("--segment=%d", p.Tasks)
 	case p.Contiguous && (p.Topology != job.Topology{} || hasCounts(p.Constraint)):
 		return "--contiguous with --switches, --segment, a level of topology or counts of features is not supported", "--contiguous without them"
+	case (p.Topology.Segment > 0 || p.Topology.Block) && (len(p.NodeList) > 0 || hasCounts(p.Constraint) || p.Topology.Required > 0):
+		return "--segment or blocks with --nodelist, a level of topology or counts of features is not supported", "--segment without them"
 	case p.MaxNodes > 0 && len(p.NodeList) > p.MaxNodes, p.MinNodes > 0 && p.MaxNodes == 0 && len(p.NodeList) > p.MinNodes:
 		return fmt.Sprintf("%d nodes are named, more than it asks for", len(p.NodeList)), fmt.Sprintf("--nodes=%d", len(p.NodeList))
 	case p.Deadline > 0 && p.Begin > 0 && p.Deadline <= p.Begin:

@@ -81,7 +81,8 @@ func refusedAt(t *testing.T, now job.Time) {
 		"an end of an unknown state":      job.Ended{At: now, ID: 1, State: 99},
 		"an end of an unknown job":        job.Ended{At: now, ID: 99, State: job.Completed},
 		"a cancel of an ended job":        job.Cancelled{At: now, ID: 5},
-		"a hold of a running job":         job.Held{At: now, ID: 1},
+		"a hold of an ended job":          job.Held{At: now, ID: 5},
+		"a release of a free running job": job.Released{At: now, ID: 1},
 		"a release of a job that is free": job.Released{At: now, ID: 2},
 		"a change of a running job":       job.Changed{At: now, ID: 1, Spec: gpus(1, 1, 1)},
 		"a change to what can never run":  job.Changed{At: now, ID: 2, Spec: gpus(9, 8, 1)},
@@ -192,7 +193,8 @@ func TestNeverRuns(t *testing.T) {
 		why, and string // and: what is near
 		instead  change // nil: nothing is
 	}{
-		{func(p *job.Spec) { p.MinNodes = 9 }, "at most 8 of 8 nodes", "--nodes=8", func(p *job.Spec) { p.MinNodes = 8 }},
+		{func(p *job.Spec) { p.MinNodes = 9 }, "it asks for 9 nodes, and its partition has 8", "--nodes=8", func(p *job.Spec) { p.MinNodes = 8 }},
+		{func(p *job.Spec) { p.MinNodes, p.Tasks, p.CPUsPerTask, p.GRES = 0, 70, 8, nil }, "its 70 tasks need 9 nodes, and its partition has 8", "--ntasks=64", func(p *job.Spec) { p.MinNodes, p.Tasks, p.CPUsPerTask, p.GRES = 0, 64, 8, nil }},
 		{func(p *job.Spec) { p.GRES[0].Count = 9 }, "none of the 8 nodes", "the largest node has 64 CPUs, 8 gpu:h100", func(p *job.Spec) { p.GRES[0].Count = 8 }},
 		{func(p *job.Spec) { p.CPUsPerTask = 65 }, "none of the 8 nodes", "64 CPUs", func(p *job.Spec) { p.CPUsPerTask = 64 }},
 		{func(p *job.Spec) { p.MinNodes, p.MaxNodes = 4, 2 }, "at least 4 and at most 2 nodes", "--nodes=2-4", func(p *job.Spec) { p.MinNodes, p.MaxNodes = 2, 4 }},
@@ -201,6 +203,7 @@ func TestNeverRuns(t *testing.T) {
 		{func(p *job.Spec) { p.TimeMin = 2 * job.Hour }, "--time-min is above --time", "--time-min=01:00:00", func(p *job.Spec) { p.TimeMin = job.Hour }},
 		{func(p *job.Spec) { p.Tasks, p.TasksPerNode, p.MinNodes, p.MaxNodes = 8, 2, 2, 2 }, "8 tasks do not fit on 2 nodes with 2 on each", "--nodes=4", func(p *job.Spec) { p.Tasks, p.TasksPerNode, p.MinNodes = 8, 2, 4 }},
 		{func(p *job.Spec) { p.MinNodes, p.Topology.Segment = 3, 2 }, "no multiple of segments of 2", "--nodes=4", func(p *job.Spec) { p.MinNodes, p.Topology.Segment = 4, 2 }},
+		{func(p *job.Spec) { p.MinNodes, p.Topology.Segment, p.NodeList = 2, 2, []string{"n0001"} }, "--segment or blocks with --nodelist", "--segment without them", func(p *job.Spec) { p.MinNodes, p.Topology.Segment = 2, 2 }},
 		{func(p *job.Spec) { p.MinNodes, p.Topology.Segment = 8, 8 }, "not near enough", "", func(p *job.Spec) { p.MinNodes, p.Topology.Segment = 8, 4 }},
 		{func(p *job.Spec) { p.MinNodes, p.Topology.Required = 3, 1 }, "not near enough", "", func(p *job.Spec) { p.MinNodes, p.Topology.Required = 3, 2 }},
 		{func(p *job.Spec) { p.MinNodes, p.Topology = 3, job.Topology{Switches: 1, Wait: job.Forever} }, "not near enough", "", func(p *job.Spec) { p.MinNodes, p.Topology = 3, job.Topology{Switches: 1, Wait: 5} }},

@@ -66,3 +66,50 @@ func TestNodesOfAnotherPartition(t *testing.T) {
 	e.Allocation.Partition = "main"
 	apply(t, s, e)
 }
+
+// TestLoggedStartElsewhere: a start from the log is on the nodes that a job names, with the
+// features that it counts, near enough to each other, and with all of its tasks.
+func TestLoggedStartElsewhere(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*job.Spec)
+		nodes  []string // that will not do
+		good   []string
+	}{
+		"nodelist": {func(p *job.Spec) { p.NodeList = []string{"n0003"} }, []string{"n0000", "n0001"}, []string{"n0000", "n0003"}},
+		"level":    {func(p *job.Spec) { p.Topology.Required = 1 }, []string{"n0001", "n0002"}, []string{"n0002", "n0003"}},
+		"switches": {func(p *job.Spec) { p.Topology = job.Topology{Switches: 1, Wait: job.Forever} }, []string{"n0001", "n0002"}, []string{"n0000", "n0001"}},
+		"segment":  {func(p *job.Spec) { p.Topology.Segment = 2 }, []string{"n0001", "n0002"}, []string{"n0000", "n0001"}},
+		"block":    {func(p *job.Spec) { p.Topology.Block = true }, []string{"n0003", "n0004"}, []string{"n0001", "n0002"}},
+		"counted": {func(p *job.Spec) {
+			p.Constraint = &job.Constraint{And: []*job.Constraint{{Feature: "odd", Count: 1}, {Feature: "even", Count: 1}}}
+		}, []string{"n0001", "n0003"}, []string{"n0000", "n0003"}},
+		"tasks": {func(p *job.Spec) { p.Tasks = 2 }, nil, []string{"n0000", "n0003"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := cluster(t, 5, 2)
+			for i, n := range s.nodes[:4] {
+				spec := *n.spec
+				spec.Block, spec.Features = []string{"a", "b"}[i/2], []string{[]string{"even", "odd"}[i%2]}
+				apply(t, s, job.NodeSet{Node: spec})
+			}
+			p := gpus(2, 1, 100)
+			c.change(&p)
+			apply(t, s, job.Submitted{At: 1, ID: 1, Spec: p})
+			start := func(nodes []string) job.Started {
+				e := startOf(1, nodes[0], 1)
+				e.Allocation.Nodes = append(e.Allocation.Nodes, startOf(1, nodes[1], 1).Allocation.Nodes...)
+				return e
+			}
+			if c.nodes == nil {
+				e := start(c.good)
+				e.Allocation.Nodes[1].Tasks = 7
+				if err := s.Apply(e); err == nil {
+					t.Error("8 tasks of 2 were accepted")
+				}
+			} else if err := s.Apply(start(c.nodes)); err == nil {
+				t.Errorf("%v was accepted", c.nodes)
+			}
+			apply(t, s, start(c.good))
+		})
+	}
+}

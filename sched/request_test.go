@@ -162,3 +162,43 @@ func TestTypes(t *testing.T) {
 		}
 	}
 }
+
+// TestCores: a core is one job's with all of its threads, and may be had with fewer of them
+// in use; where a node's CPUs are its cores, each is one. What is per socket counts these.
+func TestCores(t *testing.T) {
+	for _, c := range []struct {
+		cpus int // of the node
+		spec job.Spec
+		want int // CPUs of the job
+		runs int // jobs that fit at once
+	}{
+		{16, job.Spec{CPUsPerTask: 1}, 2, 8},
+		{16, job.Spec{CPUsPerTask: 3}, 4, 4},
+		{16, job.Spec{Tasks: 3, MinNodes: 1}, 4, 4},
+		{16, job.Spec{CPUsPerTask: 3, ThreadsPerCore: 1}, 6, 2},
+		{16, job.Spec{CPUsPerTask: 3, ThreadsPerCore: 2}, 4, 4},
+		{8, job.Spec{CPUsPerTask: 1}, 1, 8},
+		{8, job.Spec{CPUsPerTask: 3, ThreadsPerCore: 1}, 3, 2},
+		{0, job.Spec{CPUsPerTask: 1}, 2, 8},
+		{16, job.Spec{GRES: []job.GRESRequest{{Name: "gpu", Count: 2, Per: job.PerSocket}}}, 2, 1},
+		{16, job.Spec{GRES: []job.GRESRequest{{Name: "gpu", Count: 1, Per: job.PerSocket}}}, 2, 2},
+	} {
+		s := New()
+		apply(t, s, job.NodeSet{Node: job.Node{
+			Name: "n", CPUs: c.cpus, Sockets: 2, CoresPerSocket: 4, ThreadsPerCore: 2, GRES: []job.GRES{{Name: "gpu", Count: 4}},
+		}})
+		apply(t, s, job.PartitionSet{Partition: job.Partition{Name: "p", Nodes: []string{"n"}}})
+		c.spec.TimeLimit = job.Hour
+		for id := range job.ID(10) {
+			apply(t, s, job.Submitted{At: 1, ID: id + 1, Spec: c.spec})
+		}
+		decide(t, s, 1)
+		runs := 0
+		for range s.Running {
+			runs++
+		}
+		if v, _ := s.Job(1); v.Allocation.Nodes[0].CPUs != c.want || runs != c.runs {
+			t.Errorf("%d CPUs, %+v: %d CPUs each, %d run; want %d and %d", c.cpus, c.spec, v.Allocation.Nodes[0].CPUs, runs, c.want, c.runs)
+		}
+	}
+}

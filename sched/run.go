@@ -86,6 +86,7 @@ func (s *Scheduler) breach(i int, why string) {
 
 // start gives job i its nodes. They were checked.
 func (s *Scheduler) start(i int, alloc *job.Allocation, picks []pick, licenses []job.License, attempt int) {
+	overdue := s.jobs[i].plan != nil && s.jobs[i].plan.start < s.now
 	s.unplan(i, true)
 	r := s.ownJob(i)
 	s.ownClass(r.class).queue.remove(r.key, s.tok)
@@ -106,6 +107,9 @@ func (s *Scheduler) start(i int, alloc *job.Allocation, picks []pick, licenses [
 	s.useLicenses(licenses, s.now, r.ends, false)
 	s.holdLicenses(licenses, 1)
 	s.ownClock(&s.ends).push(timer{r.ends, r.id})
+	if overdue { // and ends later than was planned
+		s.yield(r, late)
+	}
 	if r.array >= 0 {
 		s.ownArray(r.array).started++
 	}
@@ -227,16 +231,20 @@ func (s *Scheduler) cancel(e job.Cancelled) error {
 	return nil
 }
 
+// hold keeps a job from starting: one that runs, once it has been put back into the queue.
 func (s *Scheduler) hold(e job.Held) error {
 	i, ok := s.find(e.ID)
-	if !ok || s.jobs[i].state != job.Pending {
-		return &Refused{Event: "hold job " + e.ID.String(), Why: "there is no such pending job"}
+	if !ok || s.jobs[i].state != job.Pending && s.jobs[i].state != job.Running {
+		return &Refused{Event: "hold job " + e.ID.String(), Why: "there is no such job that waits or runs"}
 	}
 	r := s.ownJob(i)
 	if e.Admin {
 		r.held |= heldAdmin
 	} else {
 		r.held |= heldUser
+	}
+	if r.state != job.Pending {
+		return nil
 	}
 	s.dequeue(i)
 	if r.array >= 0 {
@@ -247,11 +255,13 @@ func (s *Scheduler) hold(e job.Held) error {
 
 func (s *Scheduler) releaseHold(e job.Released) error {
 	i, ok := s.find(e.ID)
-	if !ok || s.jobs[i].state != job.Pending || s.jobs[i].held == 0 {
+	if !ok || s.jobs[i].state != job.Pending && s.jobs[i].state != job.Running || s.jobs[i].held == 0 {
 		return &Refused{Event: "release job " + e.ID.String(), Why: "there is no such held job"}
 	}
-	s.ownJob(i).held = 0
-	s.consider(i)
+	r := s.ownJob(i)
+	if r.held = 0; r.state == job.Pending {
+		s.consider(i)
+	}
 	return nil
 }
 
@@ -376,7 +386,7 @@ func (s *Scheduler) replayStart(e job.Started) error {
 		}
 		picks = append(picks, pick{n, v})
 	}
-	if !s.asked(r, part, picks) {
+	if !s.asked(r, part, picks) || r.spec.Tasks > 0 && tasksOf(&e.Allocation) != r.spec.Tasks {
 		return &Refused{Event: what, Why: "this is not what it asks for"}
 	}
 	alloc := e.Allocation
@@ -386,6 +396,15 @@ func (s *Scheduler) replayStart(e job.Started) error {
 	}
 	s.start(i, &alloc, picks, licenses, e.Attempt)
 	return nil
+}
+
+// tasksOf is how many tasks an allocation has.
+func tasksOf(a *job.Allocation) int {
+	n := 0
+	for i := range a.Nodes {
+		n += a.Nodes[i].Tasks
+	}
+	return n
 }
 
 // asked says whether a job that takes these nodes has one of the things that it asks for.
@@ -400,7 +419,7 @@ func (s *Scheduler) asked(r *record, part int, picks []pick) bool {
 				return false
 			}
 		}
-		return true
+		return s.suits(c, &o, picks)
 	})
 }
 
@@ -447,14 +466,14 @@ func (s *Scheduler) allocate(r *record, o *option, picks []pick, limit job.Durat
 		if k < rest {
 			share.Tasks++
 		}
-		first := len(all)
-		for g := range n.spec.GRES {
+		first, kind := len(all), s.cells[n.place.cell].kind
+		for g := range kind.spec.GRES { // the node's own are the same, and further away
 			count := v[slotGRES+g]
 			if count == 0 {
 				continue
 			}
-			d := job.Devices{Name: n.spec.GRES[g].Name, Type: n.spec.GRES[g].Type, Count: int64(count)}
-			if a := s.cells[n.place.cell].kind.devices[g]; a != nil {
+			d := job.Devices{Name: kind.spec.GRES[g].Name, Type: kind.spec.GRES[g].Type, Count: int64(count)}
+			if a := kind.devices[g]; a != nil {
 				d.Mask = a.pick(n.used[g], int(count))
 			}
 			all = append(all, d)

@@ -35,7 +35,8 @@ type Scheduler struct {
 	names                        names
 	licenses                     []license
 	licenseTok                   *token
-	nodesTok, jobsTok, arraysTok *token // of the lists
+	licenseAt                    map[string]int // by name; never changed
+	nodesTok, jobsTok, arraysTok *token         // of the lists
 
 	jobs       []*record // by rising id
 	arrays     []*array
@@ -86,6 +87,9 @@ type Scheduler struct {
 	line          timeline
 	one           [1]pick
 	sorted        sorted
+	runList       []run
+	blockList     []run
+	counts        []int32
 }
 
 // New is a scheduler without nodes, partitions and jobs.
@@ -165,15 +169,23 @@ func (p *part) bars(spec *job.Spec) string {
 	case len(a.AllowGroups) > 0 && spec.User != "root" && !slices.ContainsFunc(spec.Groups, func(g string) bool { return in(a.AllowGroups, g) }):
 		return "user " + spec.User + " is in none of the groups " + strings.Join(a.AllowGroups, ", ")
 	case len(a.AllowAccount) > 0 && !in(a.AllowAccount, spec.Account), in(a.DenyAccount, spec.Account):
-		return "account " + spec.Account + " is not allowed"
+		return notAllowed("account", spec.Account)
 	case len(a.AllowQOS) > 0 && !in(a.AllowQOS, spec.QOS), in(a.DenyQOS, spec.QOS):
-		return "QOS " + spec.QOS + " is not allowed"
+		return notAllowed("QOS", spec.QOS)
 	case a.MaxNodes > 0 && spec.MinNodes > a.MaxNodes:
 		return fmt.Sprintf("%d nodes are above its maximum of %d nodes", spec.MinNodes, a.MaxNodes)
 	case max(spec.MinNodes, spec.MaxNodes) > 0 && max(spec.MinNodes, spec.MaxNodes) < a.MinNodes:
 		return fmt.Sprintf("%d nodes are below its minimum of %d nodes", max(spec.MinNodes, spec.MaxNodes), a.MinNodes)
 	}
 	return ""
+}
+
+// notAllowed is why a partition does not take jobs of an account or a QOS.
+func notAllowed(what, name string) string {
+	if name == "" {
+		return "it takes no job without " + what
+	}
+	return what + " " + name + " is not allowed"
 }
 
 func (s *Scheduler) partNumber(name string) (int, bool) {

@@ -45,20 +45,19 @@ func decide(t testing.TB, s *Scheduler, now job.Time) []job.Event {
 	return out
 }
 
+// TestFirst: a gang has all of its nodes or waits; what it would need is kept for it from
+// those behind it, unless they are over by then.
 func TestFirst(t *testing.T) {
 	s := cluster(t, 4, 2)
-	apply(t, s, job.Submitted{At: 0, ID: 1, Spec: gpus(3, 8, job.Hour)})
-	apply(t, s, job.Submitted{At: 0, ID: 2, Spec: gpus(2, 8, job.Hour)})
-	apply(t, s, job.Submitted{At: 0, ID: 3, Spec: gpus(1, 1, job.Hour)})
-	apply(t, s, job.Submitted{At: 0, ID: 4, Spec: gpus(1, 8, 2*job.Hour)})
-	for _, e := range decide(t, s, 0) {
-		t.Logf("%+v", e)
+	for i, p := range []job.Spec{gpus(3, 8, job.Hour), gpus(2, 8, job.Hour), gpus(1, 1, job.Hour), gpus(1, 8, 2*job.Hour)} {
+		apply(t, s, job.Submitted{ID: job.ID(i + 1), Spec: p})
 	}
-	for v := range s.Pending {
-		t.Log(v.ID, v.Reason, v.Expected)
+	decide(t, s, 0)
+	want(t, s, "1:RUNNING 2:PENDING(Resources) 3:RUNNING 4:PENDING(Priority)")
+	if a, _ := s.Job(2); a.Expected != job.Time(1).Add(job.Hour) {
+		t.Errorf("job 2 is expected at %d", a.Expected)
 	}
 	apply(t, s, job.Ended{At: 1000, ID: 1, State: job.Completed})
-	for _, e := range decide(t, s, 1000) {
-		t.Logf("%+v", e)
-	}
+	decide(t, s, 1000)
+	want(t, s, "1:COMPLETED 2:RUNNING 3:RUNNING 4:RUNNING")
 }

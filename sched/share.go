@@ -94,7 +94,9 @@ func eachShare(spec *job.Spec, part *job.Partition, k *kind, nodes int, yield fu
 	if spec.CPUsPerGPU > 0 {
 		cpus = max(1, mul(gpus, int64(spec.CPUsPerGPU)))
 	}
-	if tpc := int64(k.spec.ThreadsPerCore); tpc > 1 && int64(k.total[slotCPU])%tpc == 0 {
+	// A core is one job's with all of its threads. Where a node's CPUs are its cores they
+	// are counted by themselves.
+	if tpc := int64(k.spec.ThreadsPerCore); tpc > 1 && int64(k.total[slotCPU])%tpc == 0 && int(k.total[slotCPU]) != k.spec.Sockets*k.spec.CoresPerSocket {
 		use := tpc
 		if spec.ThreadsPerCore > 0 {
 			use = min(tpc, int64(spec.ThreadsPerCore))

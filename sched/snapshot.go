@@ -300,7 +300,7 @@ func (s *Scheduler) restoreJob(j *savedJob, spec *job.Spec) error {
 	if j.plan == nil {
 		return nil
 	}
-	p := &plan{part: j.plan.part, start: j.plan.start, end: j.plan.end, licenses: j.plan.licenses}
+	p := &plan{tok: s.tok, part: j.plan.part, start: j.plan.start, end: j.plan.end, licenses: j.plan.licenses}
 	if p.part < 0 || p.part >= len(s.parts) || p.start < 0 || p.start >= p.end || len(j.plan.picks) == 0 || negative(p.licenses) {
 		return fmt.Errorf("its plan is from %d to %d on %d nodes of partition %d", p.start, p.end, len(j.plan.picks), p.part)
 	}

@@ -172,14 +172,13 @@ func (s *Scheduler) accept(spec *job.Spec, id job.ID) (int32, *Refused) {
 		return refuse("it cannot end before its deadline", "--deadline later, or less --time")
 	}
 	class := s.classOf(spec, false)
-	c := s.classes[class]
-	if c.missing > 0 || s.possible(c) {
+	if s.classes[class].missing > 0 || s.possible(class) {
 		return class, nil
 	}
-	if waits(spec) && s.possible(s.classes[s.classOf(spec, true)]) {
+	if waits(spec) && s.possible(s.classOf(spec, true)) {
 		return class, nil
 	}
-	why, nearest := s.impossible(c)
+	why, nearest := s.impossible(s.classes[class])
 	return refuse(why, nearest)
 }
 
@@ -189,10 +188,12 @@ func waits(spec *job.Spec) bool {
 }
 
 // possible says whether a class could start if nothing else ran.
-func (s *Scheduler) possible(c *class) bool {
+func (s *Scheduler) possible(class int32) bool {
+	c := s.classes[class]
 	if c.checked {
 		return c.possible
 	}
+	c = s.ownClass(class) // which a fork may have, too
 	c.checked = true
 	for i := range c.options {
 		o := &c.options[i]
@@ -251,8 +252,11 @@ func (s *Scheduler) impossible(c *class) (why, nearest string) {
 	if best == nil {
 		return "its partition has no nodes", ""
 	}
+	if why, nearest := s.brokenSegments(c); why != "" {
+		return why, nearest
+	}
 	if c.could > 0 {
-		return fmt.Sprintf("at most %d of %d nodes could take their share of it, and not near enough to each other or not enough", c.could, most), fmt.Sprintf("--nodes=%d", c.could)
+		return s.tooFew(c, most)
 	}
 	has := []string{fmt.Sprintf("%d CPUs", biggest[slotCPU])}
 	if biggest[slotMemory] > 0 {
@@ -268,14 +272,18 @@ func (s *Scheduler) impossible(c *class) (why, nearest string) {
 	return fmt.Sprintf("none of the %d nodes of its partition has what it asks for, or not enough of them do", most), "the largest node has " + strings.Join(has, ", ")
 }
 
-// change replaces what a pending job asks for.
+// change replaces what a job asks for; of one that runs, what amend says.
 func (s *Scheduler) change(e job.Changed) error {
 	what := "change job " + e.ID.String()
 	i, ok := s.lookup(e.ID)
 	if !ok {
 		return &Refused{Event: what, Why: "there is no such job"}
 	}
-	if st := s.jobs[i].state; st != job.Pending {
+	switch st := s.jobs[i].state; st {
+	case job.Pending:
+	case job.Running:
+		return s.amend(i, e)
+	default:
 		return &Refused{Event: what, Why: "it is " + st.String() + ", not PENDING"}
 	}
 	s.refresh()
@@ -286,6 +294,9 @@ func (s *Scheduler) change(e job.Changed) error {
 		no.Event = what
 		return no
 	}
+	if a := e.Spec.Array; a != nil && s.jobs[i].array >= 0 && a.Throttle < 0 {
+		return &Refused{Event: what, Why: fmt.Sprintf("%d tasks at a time are negative", a.Throttle)}
+	}
 	s.dequeue(i)
 	r := s.ownJob(i)
 	r.heldBy(r.spec, &spec)
@@ -294,6 +305,9 @@ func (s *Scheduler) change(e job.Changed) error {
 	if !same {
 		r.met = false
 		s.await(r)
+	}
+	if a := e.Spec.Array; a != nil && r.array >= 0 && a.Throttle != s.arrays[r.array].throttle {
+		s.setThrottle(r.array, a.Throttle, i)
 	}
 	s.enter(i)
 	if r.array >= 0 {

@@ -15,6 +15,7 @@ type JobView struct {
 	State      job.State
 	Reason     string // Slurm's one word for why it waits; "None" if it does not
 	Priority   uint32
+	AdminHold  bool // an administrator holds it, which may run
 	Submit     job.Time
 	Eligible   job.Time // since when nothing but resources holds it; 0: not yet
 	Start      job.Time // 0: not started
@@ -38,6 +39,7 @@ func (s *Scheduler) view(r *record) JobView {
 	v := JobView{
 		ID: r.id, Task: r.task, Spec: r.spec, State: r.state, Reason: s.reason(r), Priority: s.priority(r), Submit: r.submit,
 		Eligible: r.eligible, Start: r.start, End: r.end, Expected: r.promise, Attempt: r.attempt, Exit: r.exit,
+		AdminHold: r.held&heldAdmin != 0,
 	}
 	if r.array >= 0 {
 		v.Array = s.arrays[r.array].first
@@ -61,6 +63,30 @@ func (s *Scheduler) Pending(yield func(JobView) bool) {
 	}
 	for _, r := range s.jobs {
 		if r.state == job.Pending && !r.queued && !yield(s.view(r)) {
+			return
+		}
+	}
+}
+
+// Coming yields the jobs that are planned to start before a moment, the earliest first, with
+// the nodes that they are planned on. Which these are may still change.
+func (s *Scheduler) Coming(before job.Time, yield func(id job.ID, nodes []string) bool) {
+	due := slices.Clone(s.due.timers)
+	for len(due) > 0 && due[0].t < before {
+		t := due.pop()
+		i, ok := s.find(t.id)
+		if !ok {
+			continue
+		}
+		r := s.jobs[i]
+		if r.state != job.Pending || r.plan == nil || r.plan.start != t.t {
+			continue // it was planned anew
+		}
+		var nodes []string
+		for k := range r.plan.picks {
+			nodes = append(nodes, s.nodes[r.plan.picks[k].node].spec.Name)
+		}
+		if !yield(t.id, nodes) {
 			return
 		}
 	}

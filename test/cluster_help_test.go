@@ -25,6 +25,7 @@ type cluster struct {
 	id    string // of cluster.json: what processes of it are known by
 	args  []string
 	up    *background
+	enter func(*exec.Cmd) *exec.Cmd // goes where commands are typed; nil: here
 }
 
 // clusterPrograms builds what clusters are of: both programs, and the names of Slurm's
@@ -76,7 +77,7 @@ func (c *cluster) start(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(c.state, "cluster.json")); err != nil || json.Unmarshal(b, &declared) != nil || declared.ID == "" {
 		t.Fatalf("cluster.json: %v: %s", err, b)
 	}
-	c.id = declared.Name + "-" + declared.ID
+	c.id = declared.ID
 }
 
 // clusterPatience is how long tests wait for what a cluster has to do.
@@ -101,6 +102,9 @@ func (c *cluster) command(name string, args ...string) *exec.Cmd {
 	cmd.Dir = filepath.Join(c.dir, "home")
 	cmd.Env = append(c.environ(), "PATH="+filepath.Dir(c.bin)+":/usr/local/bin:/usr/bin:/bin")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.cred}
+	if c.enter != nil {
+		return c.enter(cmd)
+	}
 	return cmd
 }
 
@@ -130,7 +134,7 @@ func (c *cluster) submit(t *testing.T, script string, args ...string) string {
 // ended waits until a job has ended, and returns its state and exit code as sacct has them.
 func (c *cluster) ended(t *testing.T, id string) string {
 	t.Helper()
-	for deadline := time.Now().Add(2 * clusterPatience); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * clusterPatience); ; time.Sleep(50 * time.Millisecond) {
 		o := outcomeOf(t, c.command("sacct", "-X", "-n", "-P", "-o", "State,ExitCode", "-j", id))
 		state := strings.TrimSpace(o.out)
 		name, _, _ := strings.Cut(state, "|")
@@ -194,7 +198,8 @@ func (c *cluster) processes(t *testing.T) []clusterProcess {
 	return all
 }
 
-// wantNothing fails if anything of the cluster is left: processes, mounts, step directories.
+// wantNothing fails if anything of the cluster is left: processes, mounts, containers, steps
+// without an end, and the word that it runs.
 func (c *cluster) wantNothing(t *testing.T) {
 	t.Helper()
 	var left []clusterProcess
@@ -209,6 +214,16 @@ func (c *cluster) wantNothing(t *testing.T) {
 	}
 	if b, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(b), c.dir) {
 		t.Errorf("mounts are left: %v: %s", err, b)
+	}
+	// What nodes keep of containers and of steps whose end nobody has acknowledged.
+	if files, _ := filepath.Glob(filepath.Join(c.state, "nodes", "*", "run", "gangway", "*", "*")); len(files) > 0 {
+		t.Errorf("containers are left: %s", files)
+	}
+	steps, _ := filepath.Glob(filepath.Join(c.state, "nodes", "*", "steps", "*"))
+	for _, dir := range steps {
+		if _, err := os.Stat(filepath.Join(dir, "end.json")); err != nil {
+			t.Errorf("a step has no end: %v", err)
+		}
 	}
 	if files, _ := filepath.Glob(filepath.Join(c.dir, "run", "gangway", "clusters", "*")); len(files) > 0 {
 		t.Errorf("the cluster is still said to run: %s", files)

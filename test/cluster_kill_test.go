@@ -69,10 +69,12 @@ func testClusterKill(t *testing.T, bin string) {
 	waitFor(t, func() bool {
 		return !slices.ContainsFunc(c.processes(t), func(p clusterProcess) bool { return p.marker != "" })
 	})
-	waitFor(t, func() bool { // run directories
-		left, err := filepath.Glob(filepath.Join(c.state, "nodes", "*", "steps", "*"))
-		return err == nil && len(left) == 0
-	})
+	for _, kind := range []string{"steps/*", "run/gangway/*"} { // of steps, of containers
+		waitFor(t, func() bool {
+			left, err := filepath.Glob(filepath.Join(c.state, "nodes", "*", kind))
+			return err == nil && len(left) == 0
+		})
+	}
 }
 
 // clusterKills is what is submitted, and what was killed.

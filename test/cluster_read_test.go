@@ -30,6 +30,8 @@ func testClusterReading(t *testing.T, bin string) {
 	t.Run("scontrol", func(t *testing.T) { c.wantControl(t, runs, waits, held) })
 	t.Run("sinfo", func(t *testing.T) { c.wantNodes(t) })
 	t.Run("native", func(t *testing.T) { c.wantNative(t, fails, runs, waits) })
+	t.Run("changes", func(t *testing.T) { c.wantChanges(t, runs, waits, array) })
+	t.Run("usage", func(t *testing.T) { c.wantUsage(t) })
 	c.do(t, "scancel", runs, waits, array) // held has run
 	c.ended(t, runs)
 }
@@ -92,10 +94,13 @@ JOBID PARTITION NAME USER ST TIME NODES NODELIST(REASON)
 	if start := strings.TrimSpace(c.do(t, "squeue", "--start", "-h", "-j", waits, "-o", "%S")); !regexp.MustCompile(`^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d$`).MatchString(start) {
 		t.Errorf("job %s is expected to start at %q", waits, start)
 	}
+	c.wants(t, waits+" <20\\S+> n[1-4]", "squeue", "--start", "-h", "-j", waits, "-o", "%i %S %Y")
 	c.wants(t, runs+`.batch batch main <\S+> 0:<\d\d> n<\d>`, "squeue", "-s", "-h")
 	c.refuses(t, 1, "slurm_load_jobs error: Invalid job id specified", "squeue", "-j", "4000000")
 	c.refuses(t, 1, "squeue: error: Invalid job state specified: nonsense", "squeue", "-t", "nonsense")
-	c.refuses(t, 1, "option --iterate is not supported", "squeue", "-i", "1")
+	c.refuses(t, 1, "squeue: error: Invalid node name n9", "squeue", "-w", "n[1,9]")
+	c.refuses(t, 1, "'nosuch' can't be reached now", "squeue", "-M", "nosuch")
+	c.refuses(t, 1, "squeue: error: --iterate=0", "squeue", "-i", "0")
 	c.refuses(t, 1, "unrecognized option '--nonsense'", "squeue", "--nonsense")
 }
 
@@ -115,6 +120,16 @@ JobID|AllocGRES|State|NodeList
 	c.wants(t, "a-long-na+", "sacct", "-X", "-n", "-o", "jobname", "-j", runs)
 	c.wants(t, fails+"|1", "sacct", "-X", "-n", "-P", "-S", "now-1hour", "-s", "failed", "-o", "jobid,alloccpus")
 	c.wants(t, "JobID|State", "sacct", "-P", "-o", "JobID,State", "-j", "4000000")
+	c.wants(t, "", "squeue", "-h", "-j", fails) // who waits until it is gone sees that it is
+	again := c.submit(t, "sleep 1000", "-J", "again")
+	c.reaches(t, again, "RUNNING")
+	c.do(t, "scontrol", "requeue", again)
+	attempts := []string{"sacct", "-D", "-X", "-n", "-P", "-j", again, "-o", "State"}
+	waitFor(t, func() bool { return c.do(t, attempts[0], attempts[1:]...) == "REQUEUED\nRUNNING\n" })
+	c.do(t, "scancel", again)
+	c.ended(t, again)
+	c.wants(t, "REQUEUED\nCANCELLED by <\\d+>", attempts[0], attempts[1:]...)
+	c.wants(t, "CANCELLED by <\\d+>", "sacct", "-X", "-n", "-P", "-j", again, "-o", "State")
 	c.refuses(t, 1, `Invalid field requested: "nonsense"`, "sacct", "-o", "nonsense")
 }
 
@@ -142,6 +157,10 @@ func (c *cluster) wantControl(t *testing.T, runs, waits, held string) {
 	c.wants(t, "n[1-3,7]", "scontrol", "show", "hostlist", "n1,n2,n3,n7")
 	c.refuses(t, 1, "host list is empty", "scontrol", "show", "hostnames")
 	c.refuses(t, 1, "slurm_load_jobs error: Invalid job id specified", "scontrol", "show", "job", "4000000")
+	c.refuses(t, 1, "'nosuch' can't be reached now", "scontrol", "-M", "nosuch", "show", "job")
+	if o := outcomeOf(t, c.command("scontrol", "-Q", "show", "job", "4000000")); o.code != 1 || o.err != "" {
+		t.Errorf("scontrol -Q says %q and exits with %d", o.err, o.code)
+	}
 	c.refuses(t, 1, "Invalid job id specified for job 4000000", "scontrol", "hold", "4000000")
 	c.refuses(t, 1, "Update of this parameter is not supported: Nonsense=1", "scontrol", "update", "JobId="+waits, "Nonsense=1")
 	c.refuses(t, 1, "You must specify a reason when DOWNING or DRAINING a node", "scontrol", "update", "NodeName=n4", "State=DRAIN")
@@ -203,5 +222,10 @@ func (c *cluster) wantNative(t *testing.T, fails, runs, waits string) {
 		}
 	}
 	c.refuses(t, 2, "there is no node n9", "nodes", "n9")
+	c.refuses(t, 2, "there is no partition nosuch", "nodes", "--partition", "nosuch")
+	c.refuses(t, 2, `there is no state "nosuch" of nodes`, "nodes", "--states", "nosuch")
+	c.refuses(t, 2, "there is no partition nosuch", "queue", "--partition", "nosuch")
+	c.refuses(t, 2, "there is no node n9", "queue", "--nodelist", "n9")
+	c.refuses(t, 125, "does not wait: it is running", "explain", runs)
 	c.refuses(t, 125, "Invalid job id specified", "show", "job", "4000000")
 }

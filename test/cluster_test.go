@@ -62,8 +62,8 @@ func TestCluster(t *testing.T) {
 	t.Parallel()
 	bin := clusterPrograms(t)
 	for name, test := range map[string]func(*testing.T, string){
-		"path": testClusterPath, "goes on": testClusterGoesOn, "kill": testClusterKill, "torch": testClusterTorch,
-		"commands": testClusterCommands, "reading": testClusterReading,
+		"path": testClusterPath, "goes on": testClusterGoesOn, "keep": testClusterKeep, "kill": testClusterKill, "torch": testClusterTorch,
+		"commands": testClusterCommands, "reading": testClusterReading, "up": testClusterUp, "ends": testClusterEnds, "clients": testClusterClients,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -100,6 +100,43 @@ func testClusterPath(t *testing.T, bin string) {
 	o = outcomeOf(t, c.command("srun", "-N4", "-K", "--container-image="+image, "sh", "-c", "test $SLURM_PROCID = 2 && exit 7; sleep 1000"))
 	if o.code != 7 || time.Since(began) > clusterPatience {
 		t.Errorf("srun of a failing rank: exit %d after %s\n%s%s", o.code, time.Since(began), o.out, o.err)
+	}
+	testDeclared(t, c, image)
+	testOneNode(t, c, image)
+}
+
+// testDeclared: GPUs that nodes only are declared to have are not in containers, and this is
+// said; the nodes stay in use.
+func testDeclared(t *testing.T, c *cluster, image string) {
+	if _, err := os.Stat("/proc/driver/nvidia"); err == nil {
+		t.Log("the machine has GPUs: none is absent")
+		return
+	}
+	o := outcomeOf(t, c.command("srun", "-N2", "--gres=gpu:h100:2", "--container-image="+image, "sh", "-c", "echo $SLURM_GPUS_ON_NODE; ls /dev/nvidia*"))
+	if o.code == 0 || sorted(o.out) != "2\n2" || strings.Count(o.err, "declared to have GPUs that are not there: 2 of 2 are not in the container") != 2 {
+		t.Errorf("GPUs that are not there: exit %d\n%s%s", o.code, o.out, o.err)
+	}
+	if got := strings.TrimSpace(c.do(t, "sinfo", "-h", "-o", "%D %T %G")); got != "4 idle gpu:h100:8" {
+		t.Errorf("sinfo: %s", got)
+	}
+}
+
+// testOneNode: where one node of four cannot, none starts, and the one cause names it; it
+// can again when it is mended.
+func testOneNode(t *testing.T, c *cluster, image string) {
+	steps := filepath.Join(c.state, "nodes", "n3", "steps")
+	if err := os.Chmod(steps, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	o := outcomeOf(t, c.command("srun", "-N4", "--container-image="+image, "allreduce"))
+	if err := os.Chmod(steps, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if o.code == 0 || o.out != "" || strings.Count(o.err, "permission denied") != 1 || !strings.Contains(o.err, "n3") || strings.Contains(o.err, "n[") {
+		t.Errorf("a node that cannot: exit %d\n%s%s", o.code, o.out, o.err)
+	}
+	if o := outcomeOf(t, c.command("srun", "-N4", "--container-image="+image, "allreduce")); o.code != 0 || sorted(o.out) != sums(4) {
+		t.Errorf("after it was mended: exit %d\n%s%s", o.code, o.out, o.err)
 	}
 }
 
@@ -154,5 +191,48 @@ func testClusterGoesOn(t *testing.T, bin string) {
 	}
 	if got := c.ended(t, never); !strings.HasPrefix(got, "NODE_FAIL") && !strings.HasPrefix(got, "FAILED") {
 		t.Errorf("job %s: %s", never, got)
+	}
+}
+
+// testClusterKeep: with --keep the end of the cluster is not that of its steps. They go on
+// without daemons, and the next "up" takes them up again, and what became of them.
+func testClusterKeep(t *testing.T, bin string) {
+	c := newCluster(t, bin, "--keep")
+	short := c.submit(t, "echo short >> begun; while ! test -e go; do sleep 0.05; done; echo short >> done", "-N1", "-o", "short", "--no-requeue")
+	long := c.submit(t, "echo long >> begun; srun sh -c 'echo rank >> ranks; while ! test -e goon; do sleep 0.05; done; echo rank >> done'", "-N2", "-o", "long", "--no-requeue")
+	c.file(t, "begun", "(?s)(short.*long|long.*short)")
+	c.file(t, "ranks", "(rank\n){2}")
+	c.stop(t)
+	kept := map[int]bool{}
+	for _, p := range c.processes(t) {
+		if p.marker == "" {
+			t.Errorf("a daemon is left: %d %s", p.pid, p.command)
+		}
+		kept[p.pid] = strings.Contains(p.command, "gangway step")
+	}
+	home := filepath.Join(c.dir, "home")
+	touch := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(home, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	touch("go")
+	c.file(t, "done", "short")
+	c.start(t)
+	if got := c.ended(t, short); got != "COMPLETED|0:0" {
+		t.Errorf("the job that ended without daemons: %s", got)
+	}
+	for _, p := range c.processes(t) {
+		if strings.Contains(p.command, "gangway step") && !kept[p.pid] {
+			t.Errorf("a step was started anew: %d %s", p.pid, p.command)
+		}
+	}
+	touch("goon")
+	if got := c.ended(t, long); got != "COMPLETED|0:0" {
+		t.Errorf("the job that goes on: %s", got)
+	}
+	if got := sorted(c.file(t, "begun", "")) + " " + sorted(c.file(t, "done", "")); got != "long\nshort rank\nrank\nshort" {
+		t.Errorf("they ran %q", got)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -114,7 +113,7 @@ func (f *doctorFlags) options() (doctor.Options, error) {
 		return doctor.Options{}, err
 	}
 	o := doctor.Options{
-		Store: c.Image.Store, Registries: doctorRegistries(c, f.registries), RuntimeDir: run.Dirs[0],
+		Registries: doctorRegistries(c, f.registries), RuntimeDir: run.Dirs[0],
 		Container: func(ctx context.Context) error { return step.TryContainer(ctx, run) },
 		WritableRung: func(ctx context.Context) (rung, why string, err error) {
 			r, err := step.TryWritable(ctx, run)
@@ -123,17 +122,12 @@ func (f *doctorFlags) options() (doctor.Options, error) {
 		Limits: func(ctx context.Context) (string, []string, error) { return step.TryLimits(ctx, run) },
 		Keep:   f.keep, Now: f.env.Now,
 	}
-	if o.Store == "" {
-		if o.Store, err = defaultStore(f.env.Getenv); err != nil {
-			return o, err
-		}
-	}
-	if o.Store, err = filepath.Abs(o.Store); err != nil {
+	if o.Store, err = c.StoreDir(f.env.Getenv); err != nil {
 		return o, err
 	}
-	run.Scratch = scratchDir(o.Store)
+	run.Scratch = step.ScratchDir(o.Store)
 	o.Leftovers = func(_ context.Context, remove bool) ([]string, error) {
-		left, err := step.Leftovers(run.Dirs, scratchDir(o.Store), remove)
+		left, err := step.Leftovers(run.Dirs, step.ScratchDir(o.Store), remove)
 		half, err2 := step.SweepContainers(run.Containers, remove)
 		return append(left, half...), errors.Join(err, err2)
 	}

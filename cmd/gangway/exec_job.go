@@ -112,7 +112,7 @@ func attachExec(env *cli.Env, s *api.Step, e *stdio.Exec) error {
 		}
 		defer restore()
 	}
-	code := 0
+	code, over := 0, false
 	session := attach.Open(ctx, attach.Config{
 		Step: *s, Exec: e, Stdin: os.Stdin,
 		Output: func(_ int, stream stdio.Type, data []byte) error {
@@ -124,7 +124,7 @@ func attachExec(env *cli.Env, s *api.Step, e *stdio.Exec) error {
 			return err
 		},
 		RankExit: func(end job.RankEnd) { code = exitCode(&end) },
-		StepEnd:  func(*job.StepEnd) {},
+		StepEnd:  func(*job.StepEnd) { over = true },
 		Trouble:  func(node string, err error) { env.Logger().Warn("node does not answer", "node", node, "err", err) },
 	})
 	stop := relay(session, e.Terminal)
@@ -133,7 +133,7 @@ func attachExec(env *cli.Env, s *api.Step, e *stdio.Exec) error {
 	switch {
 	case errors.Is(err, syscall.EPIPE):
 		return fault.Exit(fault.CodeSignal(syscall.SIGPIPE))
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled), over && err == nil:
 		return &fault.Error{What: fmt.Errorf("step %s.%s has ended", s.Key.Job, s.Key.Step)}
 	case err != nil:
 		return err

@@ -26,12 +26,13 @@ func at(t job.Time) time.Time { return time.UnixMilli(int64(t)) }
 // explained is what "gangway explain" prints.
 type explained struct {
 	api.Explanation
-	now job.Time
+	name string // of the job, as it was asked for
+	now  job.Time
 }
 
 // Text implements cli.Result.
 func (x explained) Text(w io.Writer) error {
-	fmt.Fprintf(w, "job %v waits (%s): %s\n", x.ID, x.Reason, x.Explanation.Text)
+	fmt.Fprintf(w, "job %s waits (%s): %s\n", x.name, x.Reason, x.Explanation.Text)
 	if x.AheadCount > 0 {
 		fmt.Fprintf(w, "%s ahead of it: %s\n", plural(x.AheadCount, "job"), ids(x.Ahead, x.AheadCount))
 	}
@@ -59,7 +60,11 @@ func (x explained) Text(w io.Writer) error {
 		said := map[string]bool{}
 		for _, r := range x.Relaxations {
 			if !said[r.Text] {
-				fmt.Fprintf(t, "  %s\t%s\n", r.Text, expectedWord(r.Start, x.now))
+				word := expectedWord(r.Start, x.now)
+				if r.Latest && r.Start > x.now {
+					word += ", at the latest"
+				}
+				fmt.Fprintf(t, "  %s\t%s\n", r.Text, word)
 			}
 			said[r.Text] = true
 		}
@@ -94,10 +99,13 @@ and the smallest changes that would start it sooner, each of which was tried.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return withCluster(env, func(c *api.Client) error {
 			x, err := c.Explain(cmd.Context(), args[0])
-			if err != nil {
-				return err
+			if err == nil {
+				return out.Print(explained{x, args[0], nowOf(env)})
 			}
-			return out.Print(explained{x, nowOf(env)})
+			if j, failed := c.JobText(cmd.Context(), args[0]); failed == nil && j.State != job.Pending {
+				return &fault.Error{What: fmt.Errorf("job %s does not wait: it is %s", args[0], stateWord(&j)), Hint: "gangway show job " + args[0]}
+			}
+			return err
 		})
 	}
 	return cmd
@@ -106,6 +114,7 @@ and the smallest changes that would start it sooner, each of which was tried.`,
 // planned is what "gangway plan" prints.
 type planned struct {
 	Changes []api.PlanChange `json:"changes"`
+	Frees   []api.Freed      `json:"frees,omitempty"`
 	Now     job.Time         `json:"now"`
 	names   map[job.ID]string
 	ids     map[job.ID]string // as people see them
@@ -113,6 +122,14 @@ type planned struct {
 
 // Text implements cli.Result.
 func (p planned) Text(w io.Writer) error {
+	for i := range p.Frees {
+		f := &p.Frees[i]
+		fmt.Fprintf(w, "job %s gives back %s", cmp.Or(p.ids[f.ID], f.ID.String()), freedText(f.Shares))
+		if f.Until != job.Never {
+			fmt.Fprintf(w, ", which it may have until %s", clock(f.Until, p.Now))
+		}
+		fmt.Fprintln(w)
+	}
 	if len(p.Changes) == 0 {
 		_, err := fmt.Fprintln(w, "no job would start at another time")
 		return err
@@ -129,6 +146,31 @@ func (p planned) Text(w io.Writer) error {
 	return t.Flush()
 }
 
+// freedText is what a job has: "2 nodes (n[1-2]): 16 CPUs, 8 gpu:h100".
+func freedText(shares []job.NodeShare) string {
+	var names, kinds []string
+	cpus, memory, devices := 0, int64(0), map[string]int64{}
+	for i := range shares {
+		names = append(names, shares[i].Node)
+		cpus, memory = cpus+shares[i].CPUs, memory+shares[i].Memory
+		for _, d := range shares[i].Devices {
+			kind := strings.TrimSuffix(d.Name+":"+d.Type, ":")
+			if _, ok := devices[kind]; !ok {
+				kinds = append(kinds, kind)
+			}
+			devices[kind] += d.Count
+		}
+	}
+	parts := []string{plural(cpus, "CPU")}
+	if memory > 0 {
+		parts = append(parts, fmt.Sprintf("%d MiB", memory))
+	}
+	for _, kind := range kinds {
+		parts = append(parts, fmt.Sprintf("%d %s", devices[kind], kind))
+	}
+	return fmt.Sprintf("%s (%s): %s", plural(len(names), "node"), slurm.Fold(names), strings.Join(parts, ", "))
+}
+
 func planWord(t, now job.Time) string {
 	switch {
 	case t == 0:
@@ -137,6 +179,8 @@ func planWord(t, now job.Time) string {
 		return "never"
 	case t <= now:
 		return "now"
+	case t > now.Add(foreseen):
+		return "not within 300 days"
 	}
 	return clock(t, now)
 }
@@ -168,7 +212,7 @@ sbatch), nodes were drained, or jobs cancelled. Nothing is changed: it is tried 
 	var drain, cancel []string
 	cmd.Flags().StringArrayVar(&drain, "drain", nil, "if these `nodes` were drained")
 	cmd.Flags().StringArrayVar(&cancel, "cancel", nil, "if these `jobs` were cancelled")
-	options := addChoices(cmd.Flags(), slurm.Sbatch, "test-only")
+	options := addChoices(env, cmd, slurm.Sbatch, "test-only")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		r, err := planRequest(env, options, drain, cancel, args)
 		if err != nil {
@@ -179,11 +223,11 @@ sbatch), nodes were drained, or jobs cancelled. Nothing is changed: it is tried 
 			if err != nil {
 				return err
 			}
-			jobs, now, err := allJobs(cmd.Context(), c, &api.Query{Tasks: true})
+			jobs, now, err := listJobs(cmd.Context(), env, c, &api.Query{Tasks: true})
 			if err != nil {
 				return err
 			}
-			p := planned{Changes: notNil(page.Items), Now: cmp.Or(page.Now, now), names: map[job.ID]string{}, ids: map[job.ID]string{}}
+			p := planned{Changes: notNil(page.Items), Frees: page.Frees, Now: cmp.Or(page.Now, now), names: map[job.ID]string{}, ids: map[job.ID]string{}}
 			v := newView(env)
 			for i := range jobs {
 				j := &jobs[i]

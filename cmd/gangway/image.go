@@ -15,7 +15,6 @@ import (
 	"github.com/gangway-hpc/gangway/image/registry"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/config"
-	"github.com/gangway-hpc/gangway/internal/fault"
 )
 
 // imageVerb is the group of verbs for the store of container images.
@@ -59,28 +58,7 @@ func (f *imageFlags) withPlatform(cmd *cobra.Command) *imageFlags {
 	return f
 }
 
-func (f *imageFlags) config() (config.Config, error) {
-	c, err := config.Load(config.Paths(f.env.Getenv))
-	if err != nil {
-		return c, err
-	}
-	if dir := c.Image.Store; dir != "" && !filepath.IsAbs(dir) {
-		return c, &fault.Error{
-			What: fmt.Errorf("configuration: image.store is %q", dir),
-			Hint: "write an absolute path: it would be another store in each directory",
-		}
-	}
-	for _, o := range []struct{ by, value string }{{"GANGWAY_STORE", f.env.Getenv("GANGWAY_STORE")}, {"--store", f.store}} {
-		if o.value == "" {
-			continue
-		}
-		if err := c.Override(o.by, "image.store"); err != nil {
-			return c, err
-		}
-		c.Image.Store = o.value
-	}
-	return c, nil
-}
+func (f *imageFlags) config() (config.Config, error) { return config.ForImages(f.env.Getenv, f.store) }
 
 // open opens the store.
 func (f *imageFlags) open() (*image.Store, config.Config, error) {
@@ -88,31 +66,12 @@ func (f *imageFlags) open() (*image.Store, config.Config, error) {
 	if err != nil {
 		return nil, c, err
 	}
-	dir := c.Image.Store
-	if dir == "" {
-		if dir, err = defaultStore(f.env.Getenv); err != nil {
-			return nil, c, err
-		}
-	}
-	if dir, err = filepath.Abs(dir); err != nil {
+	dir, err := c.StoreDir(f.env.Getenv)
+	if err != nil {
 		return nil, c, err
 	}
 	s, err := image.Open(image.Options{Dir: dir, Convert: converter(), Perform: performer(), Log: f.env.Logger(), Now: f.env.Now})
 	return s, c, err
-}
-
-func defaultStore(getenv func(string) string) (string, error) {
-	if dir := getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "gangway"), nil
-	}
-	home := getenv("HOME")
-	if home == "" {
-		return "", &fault.Error{
-			What: errors.New("find the image store: HOME is not set"),
-			Hint: "say where images go: --store DIR, or set GANGWAY_STORE",
-		}
-	}
-	return filepath.Join(home, ".cache", "gangway"), nil
 }
 
 // client is what talks to registries.
@@ -174,6 +133,22 @@ func (f *imageFlags) find(s *image.Store, name string, only bool) (image.Image, 
 		platform = p.String()
 	}
 	return s.Find(name, canonical, platform, only)
+}
+
+// inStore finds an image that something is to run in: the one that is meant, and nothing that
+// only looks like it. A short name, or a digest's beginning, is looked for among all images,
+// as podman does, before Docker Hub is asked for it.
+func (f *imageFlags) inStore(s *image.Store, ref reference.Reference, name string) (image.Image, error) {
+	p, err := f.chosenPlatform()
+	if err != nil {
+		return image.Image{}, err
+	}
+	i, err := s.Get(key(ref), p)
+	short := ref.Kind == reference.Registry && ref.Host == reference.DockerHub && !strings.Contains(name, reference.DockerHub)
+	if errors.Is(err, image.ErrNotFound) && short {
+		return f.find(s, name, false)
+	}
+	return i, err
 }
 
 // openImages opens the store and finds several images by name.

@@ -76,15 +76,21 @@ func (p *nodeProgress) take(e *api.Precached) {
 
 // line is all of it in one: 3 of 4 nodes done, 1.2 GB of 4.8 GB.
 func (p *nodeProgress) line() string {
-	var done int
+	var done, failed int
 	var bytes, total int64
 	for _, e := range p.at {
-		if e.Done {
+		switch {
+		case e.Fault != nil:
+			failed++
+		case e.Done:
 			done++
 		}
 		bytes, total = bytes+e.Bytes, total+max(e.Bytes, e.Total)
 	}
 	text := fmt.Sprintf("%d of %d done", done, len(p.at))
+	if failed > 0 {
+		text += fmt.Sprintf(", %d failed", failed)
+	}
 	if total > 0 {
 		text += fmt.Sprintf(", %s of %s", image.FormatBytes(bytes), image.FormatBytes(total))
 	}

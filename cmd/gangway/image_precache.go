@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/gangway-hpc/gangway/image/reference"
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
@@ -25,6 +27,8 @@ func imagePrecache(env *cli.Env) *cobra.Command {
 		Long: `Fetch many images, those named and those listed in a file, one a line (# begins a
 comment, - is standard input). It runs at the lowest priority of processor and disk,
 goes on where an image cannot be had, and exits 125 if any could not.
+What the store has already is what runs use, and is not asked for again: "gangway image
+pull" has a tag followed that has moved.
 With --nodes or --partition the nodes of a cluster do so, each into its own store.`,
 		Example: "gangway image precache --from images.txt --limit-rate 200M\ngangway image precache --pin debian:12\ngangway image precache --nodes n[1-4] debian:12",
 	}
@@ -60,7 +64,7 @@ With --nodes or --partition the nodes of a cluster do so, each into its own stor
 		stepBack(env)
 		failed := 0
 		for _, name := range names {
-			err := p.pull(cmd.Context(), name, "")
+			err := p.precache(cmd.Context(), name)
 			if err == nil && pin {
 				err = pinByName(cmd, p, name)
 			}
@@ -78,6 +82,24 @@ With --nodes or --partition the nodes of a cluster do so, each into its own stor
 		return nil
 	}
 	return cmd
+}
+
+// precache has the store have an image: the one that a run would use, or else one that is
+// pulled, as where a file of the former is lost.
+func (p *puller) precache(ctx context.Context, name string) error {
+	ref, err := p.parseReference(name)
+	if err != nil || ref.Kind == reference.Path {
+		return p.pull(ctx, name, "")
+	}
+	i, err := p.inStore(p.store, ref, name)
+	if err != nil {
+		return p.pull(ctx, name, "")
+	}
+	files, err := p.store.OpenFiles(&i)
+	if err != nil {
+		return p.pull(ctx, name, "")
+	}
+	return errors.Join(files.Close(), p.print(pulled{Event: "image", Image: i}))
 }
 
 func pinByName(cmd *cobra.Command, p *puller, name string) error {

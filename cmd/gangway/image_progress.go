@@ -155,3 +155,24 @@ func (l *lines) summary(now time.Time) {
 }
 
 func (*lines) end(bool) {}
+
+// bytesOf tells how many bytes of an image there are, of how many.
+type bytesOf struct {
+	tell   func(done, total int64)
+	layers map[int]image.Progress
+}
+
+func (b *bytesOf) progress(p image.Progress) {
+	b.layers[p.Layer] = p
+	var done, total int64
+	for _, l := range b.layers {
+		total += l.Total
+		if finished(l) {
+			l.Done = l.Total
+		}
+		done += l.Done
+	}
+	b.tell(done, total)
+}
+
+func (*bytesOf) end(bool) {}

@@ -28,6 +28,7 @@ type pullFlags struct {
 	maxEntries int
 	quiet      bool
 	json       bool
+	pulled     func(done, total int64) // is told instead of people; nil: they are
 }
 
 func newPullFlags(env *cli.Env, cmd *cobra.Command) *pullFlags {
@@ -170,6 +171,9 @@ func (p *puller) fetch(ctx context.Context, ref reference.Reference, name, as st
 	o := p.opts
 	o.Reference = cmp.Or(as, key(ref))
 	show := newShow(p.env, name, p.quiet, p.json)
+	if p.pulled != nil {
+		show = &bytesOf{tell: p.pulled, layers: map[int]image.Progress{}}
+	}
 	o.Progress = show.progress
 	i, err := p.store.Pull(ctx, src, o)
 	show.end(err == nil)

@@ -3,18 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gangway-hpc/gangway/image"
 	"github.com/gangway-hpc/gangway/image/layer"
 	"github.com/gangway-hpc/gangway/internal/cli"
-	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/proc"
 )
 
@@ -28,61 +24,16 @@ func performer() image.Performer {
 	return performInChild
 }
 
-// outcome is what the child of a task says.
-type outcome struct {
-	Info  layer.Info
-	Error string
-	Wraps []int // of image.TaskErrors
-}
-
-// taskError is the error of the child, with what callers look for in it.
-type taskError struct{ outcome }
-
-// Error implements error.
-func (e *taskError) Error() string { return e.outcome.Error }
-
-// Unwrap returns what the error wraps, as far as the child said it.
-func (e *taskError) Unwrap() []error {
-	var all []error
-	known := image.TaskErrors()
-	for _, n := range e.Wraps {
-		if n >= 0 && n < len(known) {
-			all = append(all, known[n])
-		}
-	}
-	return all
-}
-
 func performInChild(ctx context.Context, t image.Task, files []*os.File) (layer.Info, error) {
 	arg, err := json.Marshal(t)
 	if err != nil {
 		return layer.Info{}, err
 	}
-	var stdout, stderr proc.Excerpt
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", "image", "perform-task", string(arg), fmt.Sprint(len(files)))
-	proc.AsNobody(cmd)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.ExtraFiles = files
-	cmd.WaitDelay = 5 * time.Second
-	if err := cmd.Start(); err != nil {
-		return layer.Info{}, noChild("look into layers", err)
+	c := newChild(ctx, "look into layers", files, "image", "perform-task", string(arg), fmt.Sprint(len(files)))
+	if err := c.start(); err != nil {
+		return layer.Info{}, err
 	}
-	endGroup(cmd.Process.Pid)
-	err = cmd.Wait()
-	if cause := context.Cause(ctx); cause != nil {
-		return layer.Info{}, cause
-	}
-	var o outcome
-	if json.Unmarshal(stdout.Bytes(), &o) != nil {
-		return layer.Info{}, &fault.Error{
-			What: fmt.Errorf("%s in another process: %w: %.300s", t.Kind, err, stderr.Bytes()),
-			Hint: "try again; if it is killed again, look for want of memory in the kernel's log: dmesg",
-		}
-	}
-	if o.Error != "" {
-		return o.Info, &taskError{o}
-	}
-	return o.Info, nil
+	return c.outcome(ctx, c.wait())
 }
 
 // imagePerformTask is the child of performInChild. It is not for people.
@@ -105,17 +56,7 @@ func imagePerformTask(env *cli.Env) *cobra.Command {
 			return fmt.Errorf("perform-task: %w", err)
 		}
 		setMemoryLimits(env)
-		var o outcome
-		var err error
-		if o.Info, err = t.Perform(cmd.Context(), files); err != nil {
-			o.Error = err.Error()
-			for n, known := range image.TaskErrors() {
-				if errors.Is(err, known) {
-					o.Wraps = append(o.Wraps, n)
-				}
-			}
-		}
-		return printLine(env.Stdout, o)
+		return printLine(env.Stdout, newOutcome(t.Perform(cmd.Context(), files)))
 	}
 	return cmd
 }

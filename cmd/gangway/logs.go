@@ -88,17 +88,13 @@ func (l *logs) parseSince() error {
 
 // show shows the output of a step, or of the job's script where no step is named.
 func (l *logs) show(ctx context.Context, p jobPlace) error {
-	id, err := jobID(ctx, l.client, p.target)
-	if err != nil {
-		return err
-	}
 	if p.target.Step == nil || *p.target.Step == job.BatchStep {
-		j, err := l.client.Job(ctx, id)
+		past, err := oneJob(ctx, l.client, p.target.Name()) // files outlive what the controller knows of their job
 		if err != nil {
 			return err
 		}
-		if j.Output != "" {
-			return l.files(ctx, &j)
+		if past.Job.Output != "" {
+			return l.files(ctx, &past.Job)
 		}
 	}
 	s, err := runningStep(ctx, l.client, p)
@@ -125,7 +121,7 @@ func (l *logs) step(ctx context.Context, s *api.Step) error {
 	}
 	err := attach.Open(ctx, attach.Config{
 		Step: *s, Hello: hello, Output: out.write,
-		Lost: func(rank int, _ stdio.Type, count uint64) {
+		Lost: func(rank int, _ stdio.Type, count uint64, _ stdio.Reason) {
 			l.env.Logger().Warn("output is not kept any more", "rank", rank, "bytes", count)
 		},
 		RankExit: func(end job.RankEnd) { _ = out.finish(end.Rank) },

@@ -34,7 +34,8 @@ gangway squashfs create ./rootfs image.sqsh
 gangway squashfs ls -l image.sqsh /etc
 gangway help squashfs create
 source <(gangway completion bash)`,
-		Verbs: append([]cli.Verb{
+		Hidden: hiddenVerbs(),
+		Verbs: slices.Concat([]cli.Verb{
 			runVerb,
 			execVerb,
 			containerVerb,
@@ -42,7 +43,6 @@ source <(gangway completion bash)`,
 			imageVerb,
 			squashfsVerb,
 			simVerb,
-			upVerb,
 			queueVerb,
 			nodesVerb,
 			historyVerb,
@@ -57,11 +57,14 @@ source <(gangway completion bash)`,
 			cli.Version,
 			cli.Completion,
 			cli.Man,
-			stepVerb,
-			stepProbe,
-			stepServe,
-			stepSweep,
-			doctorProbe,
-		}, slurmVerbs()...),
+		}, daemonVerbs()),
 	}
+}
+
+// hiddenVerbs are those that this program and agents start, and Slurm's names.
+func hiddenVerbs() map[string]cli.Verb {
+	all := slurmVerbs()
+	all["step"], all[serveVerb], all[sweepVerb] = stepVerb, stepServe, stepSweep
+	all[probeVerb], all["doctor-probe"] = stepProbe, doctorProbe
+	return all
 }

@@ -102,6 +102,11 @@ line. NODES are names or lists such as n[1-4].`,
 		if err != nil {
 			return err
 		}
+		for _, word := range states {
+			if !isNodeState(word) {
+				return fault.Usage(fmt.Errorf("there is no state %q of nodes", word), strings.Join(nodeStates(), ", "))
+			}
+		}
 		return withCluster(env, func(c *api.Client) error {
 			page, err := c.Nodes(cmd.Context())
 			if err != nil {
@@ -109,6 +114,11 @@ line. NODES are names or lists such as n[1-4].`,
 			}
 			if err := known(names, page.Items); err != nil {
 				return err
+			}
+			for _, name := range partitions {
+				if _, err := onePartition(cmd.Context(), c, name); err != nil {
+					return err
+				}
 			}
 			kept := slices.DeleteFunc(page.Items, func(n api.Node) bool {
 				return names != nil && !slices.Contains(names, n.Name) ||
@@ -120,6 +130,18 @@ line. NODES are names or lists such as n[1-4].`,
 		})
 	}
 	return cmd
+}
+
+// nodeStates are the words of the controller for how a node is.
+func nodeStates() []string {
+	return []string{"idle", "mixed", "allocated", "drained", "draining", "down", "fail", "failing", "maint", "future", "unknown"}
+}
+
+// isNodeState says whether a word is one of them, or the beginning of one.
+func isNodeState(word string) bool {
+	return word != "" && slices.ContainsFunc(nodeStates(), func(state string) bool {
+		return strings.HasPrefix(state, strings.ToLower(strings.TrimSuffix(word, "*")))
+	})
 }
 
 // expandAll expands hostlists; nil where there is none.

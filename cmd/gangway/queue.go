@@ -75,6 +75,23 @@ func (f *jobFilter) query(ids []string) (*api.Query, error) {
 	return q, nil
 }
 
+// exist refuses nodes and partitions that there are not: none of their jobs is no answer.
+func (f *jobFilter) exist(ctx context.Context, c *api.Client, nodes []string) error {
+	for _, name := range f.partitions {
+		if _, err := onePartition(ctx, c, name); err != nil {
+			return err
+		}
+	}
+	if nodes == nil {
+		return nil
+	}
+	page, err := c.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	return known(nodes, page.Items)
+}
+
 // queueList is what "gangway queue" prints.
 type queueList struct {
 	Jobs []api.Job `json:"jobs"`
@@ -174,6 +191,8 @@ func whereOrWhy(j *api.Job, now job.Time) string {
 		switch {
 		case j.Expected == job.Never:
 			text += ", not as things are"
+		case j.Expected > now.Add(foreseen):
+			text += ", not expected within 300 days"
 		case j.Expected > now:
 			text += ", expected in " + shortSpan(j.Expected.Sub(now))
 		}
@@ -219,7 +238,10 @@ JOB is 12, or 12_3 for a task of an array.`,
 			return err
 		}
 		return withCluster(env, func(c *api.Client) error {
-			jobs, now, err := allJobs(cmd.Context(), c, q)
+			if err := f.exist(cmd.Context(), c, q.Nodes); err != nil {
+				return err
+			}
+			jobs, now, err := listJobs(cmd.Context(), env, c, q)
 			if err != nil {
 				return err
 			}
@@ -357,7 +379,7 @@ Times are as Slurm takes them: 2026-03-01, 08:00, now-2hours, yesterday's is now
 			return err
 		}
 		return withCluster(env, func(c *api.Client) error {
-			past, now, err := allHistory(cmd.Context(), c, q)
+			past, now, err := allPages(cmd.Context(), c.History, q)
 			if err != nil {
 				return err
 			}
@@ -407,7 +429,7 @@ func oneJob(ctx context.Context, c *api.Client, id string) (past api.Past, err e
 	if bad != nil || len(ids) != 1 {
 		return past, fault.Usage(fmt.Errorf("%q is not a job", id), "jobs are written 12, or 12_3")
 	}
-	all, _, failed := allHistory(ctx, c, &api.Query{IDs: []job.ID{ids[0].Job}})
+	all, _, failed := allPages(ctx, c.History, &api.Query{IDs: []job.ID{ids[0].Job}})
 	for _, p := range slices.Backward(all) {
 		if ids[0].Tasks == nil || p.Job.Array != nil && slices.Contains(ids[0].Tasks, p.Job.Array.Task) {
 			return p, nil

@@ -56,7 +56,7 @@ gangway run --local --dry-run --container-image=debian:12 -- true`,
 		SuggestFor: []string{"start", "srun"},
 	}
 	f := newRunFlags(env, cmd)
-	f.choices = addChoices(cmd.Flags(), slurm.Srun)
+	f.choices = addChoices(env, cmd, slurm.Srun)
 	cmd.Flags().SetInterspersed(false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		address, err := f.cluster()
@@ -119,8 +119,9 @@ type runFlags struct {
 	tmpSize    sizeFlag
 	timeout    time.Duration
 	request    spec.Request
-	choices    *choices // of a job
-	containers []string // flags of the container, for a job
+	choices    *choices                // of a job
+	containers []string                // flags of the container, for a job
+	pulled     func(done, total int64) // is told how much of an image there is; nil: nobody
 }
 
 func newRunFlags(env *cli.Env, cmd *cobra.Command) *runFlags {
@@ -333,7 +334,7 @@ func (f *runFlags) options() (step.Options, *runImages, error) {
 	o.Request = f.request
 	o.Image, o.Hold, o.Save = images.open, images.hold, images.save
 	o.SaveTo, o.RootSize, o.Timeout = f.save, f.rootSize.n, f.timeout
-	o.Scratch = scratchDir(images.store.Dir())
+	o.Scratch = step.ScratchDir(images.store.Dir())
 	if o.Devices, err = f.devices.options(&images.config, f.imageFlags.env.Getenv); err == nil {
 		o.Hooks, err = hookOptions(&images.config, f.imageFlags.env.Getenv)
 	}
@@ -347,9 +348,6 @@ func (f *runFlags) options() (step.Options, *runImages, error) {
 	}
 	return o, images, nil
 }
-
-// scratchDir is where a store's disk is used for what is large and goes away again.
-func scratchDir(store string) string { return filepath.Join(store, "scratch") }
 
 // stepOptions are what every verb says that has to do with containers. With
 // step.ErrNoHome they are enough for containers without a name.

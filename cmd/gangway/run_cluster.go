@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/slurm"
 	"github.com/gangway-hpc/gangway/launcher/step"
@@ -65,7 +66,7 @@ func (f *runFlags) runOn(cmd *cobra.Command, address string, args []string) erro
 	if o.JobID == 0 && !f.quiet {
 		talk(env, "gangway", "on the cluster at %s (--local: here)", address)
 	}
-	r := &stepRun{env: env, name: "gangway", quiet: f.quiet, options: o, client: api.Dial(address)}
+	r := &stepRun{env: env, name: "gangway", quiet: f.quiet, options: o, client: api.Dial(address).Of(cli.Release())}
 	return native(runStep(r, f.added))
 }
 

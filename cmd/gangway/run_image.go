@@ -79,7 +79,7 @@ func (r *runImages) open(ctx context.Context, made *step.Named) (*step.Image, er
 	if ref.Kind == reference.Path {
 		return r.path(ctx, ref.Path)
 	}
-	i, err := r.local(ref, name)
+	i, err := r.inStore(r.store, ref, name)
 	switch {
 	case r.pull != "always" && err == nil:
 	case r.pull == "never":
@@ -100,22 +100,6 @@ func (r *runImages) open(ctx context.Context, made *step.Named) (*step.Image, er
 		return r.opened(&i)
 	}
 	return nil, err
-}
-
-// local finds an image in the store: the one that is meant, and nothing that only looks
-// like it. A short name, or a digest's beginning, is looked for among all images, as
-// podman does, before Docker Hub is asked for it.
-func (r *runImages) local(ref reference.Reference, name string) (image.Image, error) {
-	p, err := r.chosenPlatform()
-	if err != nil {
-		return image.Image{}, err
-	}
-	i, err := r.store.Get(key(ref), p)
-	short := ref.Kind == reference.Registry && ref.Host == reference.DockerHub && !strings.Contains(name, reference.DockerHub)
-	if errors.Is(err, image.ErrNotFound) && short {
-		return r.find(r.store, name, false)
-	}
-	return i, err
 }
 
 // held opens the image that a named container was made of. Where the store has it, but
@@ -223,7 +207,7 @@ func (r *runImages) say(what string) {
 
 // fetch pulls an image, with progress on stderr.
 func (r *runImages) fetch(ctx context.Context, name string) (image.Image, error) {
-	pull := &pullFlags{imageFlags: r.imageFlags, quiet: r.quiet}
+	pull := &pullFlags{imageFlags: r.imageFlags, quiet: r.quiet, pulled: r.runFlags.pulled}
 	p, err := pull.puller()
 	if err != nil {
 		return image.Image{}, err

@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/cli"
@@ -27,6 +29,15 @@ func salloc(_ context.Context, env *cli.Env, args []string) error {
 
 // runAlloc gets an allocation and runs a command, or a shell, beside it.
 func runAlloc(env *cli.Env, name string, o *slurm.Options) (err error) {
+	if o.Chdir != "" {
+		dir := workDir(env, o.Chdir)
+		if err := os.Chdir(dir); err != nil {
+			return &slurm.Refusal{Lines: []string{"error: chdir(" + o.Chdir + "): " + slurm.SystemError(err)}, Code: 1}
+		}
+		if err := os.Setenv("PWD", dir); err != nil {
+			return err
+		}
+	}
 	command := o.Operands
 	if len(command) == 0 {
 		shell := env.Getenv("SHELL")
@@ -37,9 +48,6 @@ func runAlloc(env *cli.Env, name string, o *slurm.Options) (err error) {
 	}
 	if o.Job.Name == "" {
 		o.Job.Name = "interactive"
-		if len(o.Operands) > 0 {
-			o.Job.Name = command[0]
-		}
 	}
 	r := &stepRun{env: env, name: name, quiet: o.Quiet > 0, options: o}
 	if r.client, err = contact(env); err != nil {
@@ -50,16 +58,19 @@ func runAlloc(env *cli.Env, name string, o *slurm.Options) (err error) {
 	r.cancel = cancel
 	signals := r.catch()
 	s := submission(env, o)
+	s.Allocation = true
 	if o.NoShell {
 		// Nobody holds it: it lasts until its end, or scancel.
 		s.Unheld = true
 	}
+	begun := time.Now()
 	a, err := allocate(ctx, r, s, o.Immediate)
 	signals.stop()
 	if err != nil {
 		return err
 	}
 	r.say("Granted job allocation %s", a.id)
+	r.ring(time.Since(begun))
 	if o.NoShell {
 		return nil
 	}
@@ -67,6 +78,19 @@ func runAlloc(env *cli.Env, name string, o *slurm.Options) (err error) {
 	r.say("Relinquishing job allocation %s", a.id)
 	a.end(max(code, fault.Code(err)))
 	return ended(code, err)
+}
+
+// bellDelay is after which wait salloc rings the bell by itself.
+const bellDelay = 10 * time.Second
+
+// ring rings the terminal's bell when the nodes are there, where that is wanted.
+func (r *stepRun) ring(waited time.Duration) {
+	if bell := r.options.Bell; bell == slurm.BellNever || bell == slurm.BellAfterDelay && waited < bellDelay {
+		return
+	}
+	if r.env.Terminal(os.Stdout) {
+		_, _ = io.WriteString(os.Stdout, "\a")
+	}
 }
 
 // shell runs a command with the job's environment until its end, or the job's.
@@ -86,8 +110,16 @@ func (r *stepRun) shell(ctx context.Context, id job.ID, command []string) (int, 
 	defer signal.Stop(ignored)
 	defer cli.KeepTerminal(os.Stdin)()
 	if err := cmd.Start(); err != nil {
-		r.tell("error: Unable to exec command %q: %v", command[0], err)
-		return startCode(err), nil
+		code := startCode(err)
+		if code == fault.CodeNotFound {
+			r.tell("error: _fork_command: Unable to find command %q", command[0])
+		} else {
+			r.tell("error: Unable to exec command %q: %v", command[0], err)
+		}
+		if r.name == "salloc" {
+			code = 1 // as Slurm's
+		}
+		return code, nil
 	}
 	go func() {
 		if r.awaitEnd(ctx, id) {

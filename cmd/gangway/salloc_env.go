@@ -55,7 +55,7 @@ func (r *stepRun) jobEnviron(ctx context.Context, j *api.Job) []string {
 		add("SLURM_CLUSTER_NAME", p.Cluster)
 	}
 	for _, name := range []string{"SLURM_NTASKS", "SLURM_NPROCS"} {
-		number(name, int64(o.Job.Tasks))
+		number(name, int64(rank.JobTasks(o.Job.Tasks, o.Job.TasksPerNode, tasks)))
 	}
 	number("SLURM_NTASKS_PER_NODE", int64(o.Job.TasksPerNode))
 	number("SLURM_CPUS_PER_TASK", int64(o.Job.CPUsPerTask))
@@ -72,5 +72,5 @@ func (r *stepRun) jobEnviron(ctx context.Context, j *api.Job) []string {
 	add("SLURM_GPUS_PER_NODE", o.GPUsPerNode)
 	add("SLURM_GPUS_PER_TASK", o.GPUsPerTask)
 	add(api.Variable, r.client.Address())
-	return all
+	return append(all, o.ForSteps()...)
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/gangway-hpc/gangway/internal/api"
@@ -33,6 +35,9 @@ func sbatch(ctx context.Context, env *cli.Env, args []string) error {
 	if err != nil || o.Help || o.Version {
 		return aboutSlurm(env, o, err)
 	}
+	if err := standsSomewhere(); err != nil {
+		return err
+	}
 	nameBatch(o, path)
 	sayWarnings(env, o)
 	s := submission(env, o)
@@ -45,19 +50,20 @@ func sbatch(ctx context.Context, env *cli.Env, args []string) error {
 		return err
 	}
 	answer, err := c.Submit(ctx, s)
+	if o.TestOnly {
+		return sayTest(env, o, "sbatch", &answer, err)
+	}
 	if err != nil {
 		return err
-	}
-	if o.TestOnly {
-		return sayTest(env, "sbatch", &answer)
 	}
 	for _, note := range answer.Notes {
 		talk(env, "sbatch", "%s", note)
 	}
 	switch {
+	case o.Quiet > 0:
 	case o.Parsable:
 		fmt.Fprintln(env.Stdout, answer.ID)
-	case o.Quiet == 0:
+	default:
 		fmt.Fprintf(env.Stdout, "Submitted batch job %s\n", answer.ID)
 	}
 	if !o.Wait {
@@ -82,7 +88,11 @@ func readScript(env *cli.Env, operands []string) (script []byte, path string, er
 		}
 		f, err := os.Open(path)
 		if err != nil {
-			return nil, "", &slurm.Refusal{Lines: []string{"error: Unable to open file " + operands[0]}, Code: 1}
+			name := operands[0]
+			if !errors.Is(err, os.ErrNotExist) {
+				name = commandPath(env, path) // Slurm has found it
+			}
+			return nil, "", &slurm.Refusal{Lines: []string{"error: Unable to open file " + name}, Code: 1}
 		}
 		defer func() { _ = f.Close() }()
 		r = f
@@ -90,11 +100,14 @@ func readScript(env *cli.Env, operands []string) (script []byte, path string, er
 	script, err = io.ReadAll(io.LimitReader(r, maxScript+1))
 	switch {
 	case errors.Is(err, syscall.EISDIR):
-		return nil, path, nil // empty, as Slurm sees it
+		return []byte("a directory"), path, nil // which is no script, says Slurm too
 	case err != nil:
 		return nil, path, fmt.Errorf("read script: %w", err)
 	case len(script) > maxScript:
-		return nil, path, &slurm.Refusal{Lines: []string{fmt.Sprintf("error: job script exceeds size limit of %d bytes", maxScript)}, Code: 1}
+		return nil, path, &slurm.Refusal{Code: 1, Lines: []string{
+			"error: Batch job submission failed: Pathname of a file, directory or other parameter too long",
+			fmt.Sprintf("error: the script is longer than %d bytes: have it read what is large from a file", maxScript),
+		}}
 	}
 	return script, path, nil
 }
@@ -112,7 +125,13 @@ func aboutSlurm(env *cli.Env, o *slurm.Options, err error) error {
 	return err
 }
 
+// sayWarnings prints what is to be known of options, and with --verbose the options themselves.
 func sayWarnings(env *cli.Env, o *slurm.Options) {
+	if o.Verbose > 0 {
+		for _, line := range o.Defined() {
+			talk(env, o.Command.String(), "%s", line)
+		}
+	}
 	for _, w := range o.Warnings {
 		talk(env, o.Command.String(), "%s", w)
 	}
@@ -157,13 +176,28 @@ func completeProgram(env *cli.Env, o *slurm.Options, p *job.Program) (err error)
 	mask := syscall.Umask(0)
 	syscall.Umask(mask)
 	p.Umask = uint32(mask)
+	if n, err := strconv.ParseUint(env.Getenv("SLURM_UMASK"), 8, 9); err == nil {
+		p.Umask = uint32(n)
+	}
 	p.Limits = limitsOf(o.Propagate)
 	p.Container, err = containerFlags(env, p.Container)
 	return err
 }
 
-// sayTest is the answer of --test-only.
-func sayTest(env *cli.Env, name string, a *api.Submitted) error {
+// sayTest is the answer of --test-only, by the name of a command.
+func sayTest(env *cli.Env, o *slurm.Options, name string, a *api.Submitted, err error) error {
+	var refused *api.Error
+	switch sentence := ""; {
+	case errors.As(err, &refused) && name == o.Command.String():
+		if sentence = slurm.ErrorText(refused.Kind); sentence == "" {
+			sentence = refused.What
+		}
+		return &slurm.Refusal{Code: 1, Plain: true, Lines: []string{
+			"allocation failure: " + sentence, strings.TrimSuffix(fault.Text(name, err, false), "\n"),
+		}}
+	case err != nil || o.Quiet > 0 && a.Start != job.Never:
+		return err
+	}
 	talk(env, name, "%s", slurm.TestSentence(a.ID, a.Start, a.CPUs, a.Nodes, a.Part))
 	if a.Start == job.Never {
 		return fault.Exit(1)

@@ -23,6 +23,8 @@ func scontrol(ctx context.Context, env *cli.Env, args []string) error {
 		return err
 	}
 	switch c.Verb {
+	case "nothing":
+		return nil
 	case "version":
 		return slurmVersion(env)
 	case "help":
@@ -34,7 +36,8 @@ func scontrol(ctx context.Context, env *cli.Env, args []string) error {
 	work := map[string]func(context.Context) error{
 		"jobs": s.showJobs, "nodes": s.showNodes, "partitions": s.showPartitions, "steps": s.showSteps, "config": s.showConfig,
 		"hold": s.change, "holdu": s.change, "uhold": s.change, "release": s.change, "requeue": s.change, "requeuehold": s.change,
-		"update": s.update, "ping": s.ping, "write": s.write,
+		"licenses": s.showLicenses, "reservations": s.showReservations, "topology": s.showTopology, "aliases": s.showAliases,
+		"update": s.update, "wait_job": s.waitJob, "ping": s.ping, "write": s.write, "listpids": s.listPIDs,
 	}[c.Verb]
 	if work == nil {
 		return &slurm.Refusal{Lines: []string{"error: scontrol " + c.Verb + " is not supported by Gangway"}, Code: 1}
@@ -43,8 +46,11 @@ func scontrol(ctx context.Context, env *cli.Env, args []string) error {
 		return loading("slurm_load_jobs error", err)
 	}
 	defer s.client.Close()
+	if _, err := sameCluster(ctx, s.client, c.Clusters); err != nil {
+		return err
+	}
 	s.view = newView(env)
-	return work(ctx)
+	return s.said(work(ctx))
 }
 
 // hostlist is "scontrol show hostnames" and its like, which ask nobody.
@@ -95,7 +101,7 @@ type controlled struct {
 
 func (s *controlled) showJobs(ctx context.Context) error {
 	if len(s.Args) == 0 {
-		jobs, now, err := allJobs(ctx, s.client, &api.Query{Recent: true})
+		jobs, now, err := listJobs(ctx, s.env, s.client, &api.Query{Recent: true, Whole: true})
 		if err != nil {
 			return loading("slurm_load_jobs error", err)
 		}
@@ -103,12 +109,12 @@ func (s *controlled) showJobs(ctx context.Context) error {
 			_, err := fmt.Fprintln(s.env.Stdout, "No jobs in the system")
 			return err
 		}
-		return s.showAll(ctx, jobs)
+		return s.showAll(jobs)
 	}
 	for _, arg := range s.Args {
 		ids, err := listing.ParseJobIDs(arg)
 		if err != nil {
-			return err
+			return notJob("scontrol_print_job error: ", "")
 		}
 		for _, id := range ids {
 			if err := s.showOne(ctx, id); err != nil {
@@ -121,19 +127,20 @@ func (s *controlled) showJobs(ctx context.Context) error {
 
 // showOne shows a job, the tasks of an array that were named, or all of them.
 func (s *controlled) showOne(ctx context.Context, id listing.JobIDs) error {
+	s.view.Now = job.Time(s.env.Now().UnixMilli())
 	for _, task := range id.Tasks {
 		j, err := s.client.JobText(ctx, fmt.Sprintf("%d_%d", id.Job, task))
 		if err != nil {
 			return loading("slurm_load_jobs error", err)
 		}
-		if err := s.showJob(ctx, &j, false); err != nil {
+		if err := s.view.JobRecord(s.env.Stdout, &j, s.Control); err != nil {
 			return err
 		}
 	}
 	if id.Tasks != nil {
 		return nil
 	}
-	jobs, now, err := allJobs(ctx, s.client, &api.Query{IDs: []job.ID{id.Job}, Recent: true})
+	jobs, now, err := listJobs(ctx, s.env, s.client, &api.Query{IDs: []job.ID{id.Job}, Recent: true, Whole: true})
 	if err != nil || len(jobs) == 0 {
 		if err == nil {
 			err = &api.Error{What: "there is no job " + id.Job.String(), Kind: "INVALID_JOB_ID"}
@@ -141,31 +148,30 @@ func (s *controlled) showOne(ctx context.Context, id listing.JobIDs) error {
 		return loading("slurm_load_jobs error", err)
 	}
 	s.view.Now = now
-	return s.showAll(ctx, jobs)
+	return s.showAll(jobs)
 }
 
-func (s *controlled) showAll(ctx context.Context, jobs []api.Job) error {
+func (s *controlled) showAll(jobs []api.Job) error {
 	jobs = listing.Merge(jobs)
 	for i := range jobs {
-		if err := s.showJob(ctx, &jobs[i], true); err != nil {
+		if err := s.view.JobRecord(s.env.Stdout, &jobs[i], s.Control); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// showJob writes a record. The answer for a single job has more than that for many.
-func (s *controlled) showJob(ctx context.Context, j *api.Job, whole bool) error {
-	if whole && j.Waiting == nil {
-		// One that has just gone is shown as it was.
-		if full, err := s.client.JobText(ctx, j.ID.String()); err == nil {
-			j = &full
-		}
+// missing is what Slurm says, on stdout, of what there is not.
+func (s *controlled) missing(what, name string) error {
+	if !s.Quiet {
+		_, _ = fmt.Fprintf(s.env.Stdout, "%s %s not found\n", what, name)
 	}
-	if s.view.Now == 0 {
-		s.view.Now = job.Time(s.env.Now().UnixMilli())
-	}
-	return s.view.JobRecord(s.env.Stdout, j, s.Control)
+	return fault.Exit(1)
+}
+
+// notJob is what it says of what is no job's number.
+func notJob(before, behind string) error {
+	return &slurm.Refusal{Plain: true, Code: 1, Lines: []string{before + slurm.ErrorText("INVALID_JOB_ID") + behind}}
 }
 
 func (s *controlled) showNodes(ctx context.Context) error {
@@ -190,8 +196,7 @@ func (s *controlled) showNodes(ctx context.Context) error {
 	for _, name := range names {
 		n := byName[name]
 		if n == nil {
-			fmt.Fprintf(s.env.Stdout, "Node %s not found\n", name)
-			failed = fault.Exit(1)
+			failed = errors.Join(failed, s.missing("Node", name))
 			continue
 		}
 		if err := s.view.NodeRecord(s.env.Stdout, n, s.Control); err != nil {
@@ -222,8 +227,7 @@ func (s *controlled) showPartitions(ctx context.Context) error {
 		}
 	}
 	if !found && len(s.Args) > 0 {
-		fmt.Fprintf(s.env.Stdout, "Partition %s not found\n", s.Args[0])
-		return fault.Exit(1)
+		return s.missing("Partition", s.Args[0])
 	}
 	return nil
 }
@@ -234,9 +238,9 @@ func (s *controlled) showSteps(ctx context.Context) error {
 		return err
 	}
 	q.Query.Tasks = true
-	jobs, now, err := allJobs(ctx, s.client, &q.Query)
+	jobs, now, err := listJobs(ctx, s.env, s.client, &q.Query)
 	if err != nil {
-		return loading("slurm_load_jobs error", err)
+		return loading("slurm_get_job_steps error", err)
 	}
 	steps, err := s.client.RunningSteps(ctx, &api.Query{})
 	if err != nil {
@@ -244,9 +248,12 @@ func (s *controlled) showSteps(ctx context.Context) error {
 	}
 	s.view.Now = now
 	all := q.Join(steps.Items, jobs)
-	if len(all) == 0 && len(s.Args) > 0 {
-		fmt.Fprintf(s.env.Stdout, "Job step %s not found\n", s.Args[0])
-		return fault.Exit(1)
+	switch {
+	case len(all) == 0 && len(s.Args) > 0:
+		return s.missing("Job step", s.Args[0])
+	case len(all) == 0 && !s.Quiet:
+		_, err := fmt.Fprintln(s.env.Stdout, "No job steps in the system")
+		return err
 	}
 	for i := range all {
 		if err := s.view.StepRecord(s.env.Stdout, &all[i], s.Control); err != nil {
@@ -254,15 +261,6 @@ func (s *controlled) showSteps(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func (s *controlled) showConfig(ctx context.Context) error {
-	p, err := s.client.Ping(ctx)
-	if err != nil {
-		return loading("slurm_load_ctl_conf error", err)
-	}
-	s.view.Now = p.Now
-	return s.view.Config(s.env.Stdout, &p)
 }
 
 func (s *controlled) ping(ctx context.Context) error {
@@ -274,139 +272,39 @@ func (s *controlled) ping(ctx context.Context) error {
 	return err
 }
 
-// change is hold, release and requeue.
-func (s *controlled) change(ctx context.Context) error {
-	if len(s.Args) == 0 {
-		return &slurm.Refusal{Plain: true, Code: 1, Lines: []string{"too few arguments for keyword:" + s.Verb}}
-	}
-	verb, change := s.Verb, &api.Change{}
-	switch verb {
-	case "holdu", "uhold":
-		verb = "hold"
-	case "requeuehold":
-		verb, change.Hold = "requeue", true
-	}
-	ids, err := s.ids(ctx, strings.Join(s.Args, ","))
-	if err != nil {
-		return err
-	}
-	var failed error
-	for _, id := range ids {
-		if err := s.client.Change(ctx, id, verb, change); err != nil {
-			failed = errors.Join(failed, s.failed(id, err))
-		}
-	}
-	return s.said(failed)
-}
-
-// ids are the names of jobs, as the controller takes them; jobs may be named, too.
-func (s *controlled) ids(ctx context.Context, text string) ([]string, error) {
-	var all []string
-	for word := range strings.SplitSeq(text, ",") {
-		name, isName := strings.CutPrefix(word, "name=")
-		if !isName {
-			name, isName = strings.CutPrefix(word, "jobname=")
-		}
-		if isName {
-			jobs, _, err := allJobs(ctx, s.client, &api.Query{Names: []string{name}})
-			if err != nil {
-				return nil, loading("slurm_load_jobs error", err)
-			}
-			for i := range jobs {
-				all = append(all, jobs[i].ID.String())
-			}
-			continue
-		}
-		list, err := listing.ParseJobIDs(word)
-		if err != nil {
-			return nil, err
-		}
-		for _, id := range list {
-			for _, task := range id.Tasks {
-				all = append(all, fmt.Sprintf("%d_%d", id.Job, task))
-			}
-			if id.Tasks == nil {
-				all = append(all, id.Job.String())
-			}
-		}
-	}
-	return all, nil
-}
-
-// failed is what Slurm says of a job that cannot be changed.
-func (s *controlled) failed(id string, err error) error {
-	var refused *api.Error
-	if !errors.As(err, &refused) {
-		return err
-	}
-	text := slurm.ErrorText(refused.Kind)
-	if text == "" {
-		text = refused.What
-	}
-	return fmt.Errorf("%s for job %s", text, id)
-}
-
-// said prints refusals, unless it shall not be said, and makes them the exit code.
+// said makes refusals one, and leaves its words out where nothing shall be said.
 func (s *controlled) said(err error) error {
-	if err == nil {
-		return nil
+	all := refusals(err)
+	if all == nil {
+		return err
 	}
-	var away *api.Unreachable
-	if errors.As(err, &away) {
-		return loading("slurm_update error", err)
-	}
-	r := &slurm.Refusal{Plain: true, Code: 1}
-	if !s.Quiet {
-		r.Lines = strings.Split(err.Error(), "\n")
+	r := &slurm.Refusal{Plain: all[0].Plain, Code: all[0].Code}
+	for _, one := range all {
+		if !s.Quiet {
+			r.Lines = append(r.Lines, one.Lines...)
+		}
 	}
 	return r
 }
 
-func (s *controlled) update(ctx context.Context) error {
-	u, err := listing.ParseUpdate(s.Args, s.env.Now())
-	if err != nil {
-		return err
+// refusals are those of which an error is joined; nil: it is something else.
+func refusals(err error) []*slurm.Refusal {
+	if r, ok := err.(*slurm.Refusal); ok {
+		return []*slurm.Refusal{r}
 	}
-	for _, name := range u.Nodes {
-		if err := s.client.ChangeNode(ctx, name, &u.Change); err != nil {
-			return loading("slurm_update error", err)
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return nil
+	}
+	var all []*slurm.Refusal
+	for _, one := range joined.Unwrap() {
+		r := refusals(one)
+		if r == nil {
+			return nil
 		}
+		all = append(all, r...)
 	}
-	if u.Partition != "" {
-		if err := s.client.ChangePartition(ctx, u.Partition, &u.Change); err != nil {
-			return loading("slurm_update error", err)
-		}
-	}
-	var failed error
-	if len(u.Jobs) > 0 {
-		ids, err := s.ids(ctx, strings.Join(u.Jobs, ","))
-		if err != nil {
-			return err
-		}
-		for _, id := range ids {
-			if err := s.updateJob(ctx, id, u); err != nil {
-				failed = errors.Join(failed, s.failed(id, err))
-			}
-		}
-	}
-	return s.said(failed)
-}
-
-func (s *controlled) updateJob(ctx context.Context, id string, u *listing.Update) error {
-	j, err := s.client.JobText(ctx, id)
-	if err != nil {
-		return err
-	}
-	if j.Spec == nil {
-		return fmt.Errorf("job %s cannot be changed", id)
-	}
-	spec := *j.Spec
-	for _, set := range u.Specs {
-		if err := set(&spec); err != nil {
-			return err
-		}
-	}
-	return s.client.Change(ctx, id, "", &api.Change{Spec: &spec})
+	return all
 }
 
 // write is "scontrol write batch_script JOB [FILE]".
@@ -417,7 +315,7 @@ func (s *controlled) write(ctx context.Context) error {
 	id := s.Args[1]
 	text, err := s.client.Script(ctx, id)
 	if err != nil {
-		return s.said(s.failed(id, err))
+		return loading("job script retrieval failed", err)
 	}
 	name := "slurm-" + id + ".sh"
 	if len(s.Args) > 2 {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -71,6 +72,9 @@ func (x shownJob) Text(w io.Writer) error {
 	if j.State.Done() {
 		s.line("exit", "%d", j.Exit)
 		s.line("signal", "%s", number(j.Signal))
+		if uid, err := strconv.ParseUint(j.CancelledBy, 10, 32); err == nil {
+			s.line("cancelled by", "%s", nameOfUser(uint32(uid)))
+		}
 	}
 	s.fault(j.Fault)
 	s.failed(j.Failed, j.FailedRanks)
@@ -170,6 +174,10 @@ func stamp(t job.Time) string {
 	return at(t).Format("2006-01-02 15:04:05")
 }
 
+// foreseen is how far ahead a start is told. What is expected later rests on jobs without a time
+// limit, for which the scheduler counts a year.
+const foreseen = 300 * job.Day
+
 // expectedWord is when a job is expected to start.
 func expectedWord(t, now job.Time) string {
 	switch {
@@ -179,6 +187,8 @@ func expectedWord(t, now job.Time) string {
 		return ""
 	case t <= now:
 		return "now"
+	case t > now.Add(foreseen):
+		return "not within 300 days, as jobs before it have no time limit"
 	}
 	return stamp(t) + ", in " + shortSpan(t.Sub(now))
 }

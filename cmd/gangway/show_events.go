@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"syscall"
 
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -17,6 +18,8 @@ type happened struct {
 	Admin      bool
 	Cause      string
 	Node       string
+	Why        string
+	Signal     int
 	State      job.State
 	Exit       int
 	Key        job.StepKey
@@ -58,6 +61,9 @@ func (f *fate) text() string {
 
 // eventText is an event in a line.
 func eventText(e *api.Logged) string {
+	if e.Text != "" {
+		return e.Text
+	}
 	var h happened
 	if json.Unmarshal(e.Data, &h) != nil {
 		return rawText(e.Data)
@@ -80,6 +86,14 @@ func eventText(e *api.Logged) string {
 		}
 	case "StepStarting":
 		return fmt.Sprintf("step %v: all nodes are prepared; it starts", h.Key.Step)
+	case "StepStopped":
+		return fmt.Sprintf("step %v is ended by order: %s", h.Key.Step, h.Why)
+	case "StepFailing":
+		return fmt.Sprintf("step %v is ended: %s", h.Key.Step, h.Why)
+	case "SignalKept":
+		return fmt.Sprintf("step %v gets SIG%s", h.Key.Step, slurm.SignalName(syscall.Signal(max(h.Signal, -h.Signal))))
+	case "SignalsSent":
+		return fmt.Sprintf("step %v on %s has its signals", h.Key.Step, h.Node)
 	case "NodeEnded":
 		return nodeEndedText(h.End)
 	case "StepDone":

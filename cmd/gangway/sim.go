@@ -67,7 +67,7 @@ sacct -aPX -S 2026-01-01 -o JobID,Submit,ElapsedRaw,Timelimit,AllocTRES,State >j
 	flags.IntVar(&f.shape.CPUs, "cpus-per-node", 0, "CPUs of each node; without it 8 for each GPU")
 	flags.IntVar(&f.shape.GPUs, "gpus-per-node", 0, "GPUs of each node")
 	flags.IntVar(&f.shape.Leaf, "nodes-per-switch", 16, "nodes below each leaf switch")
-	flags.StringVar(&f.slurmConf, "slurm-conf", "", "read the cluster from slurm.conf, gres.conf and topology.yaml or topology.conf in this directory")
+	flags.StringVar(&f.slurmConf, "slurm-conf", "", "read the cluster from slurm.conf, gres.conf and topology.yaml or topology.conf in this directory (gangway slurm lint says what differs)")
 	flags.StringVar(&f.nodeList, "node-list", "", "read the cluster from openb's CSV of nodes")
 	flags.StringVar(&f.html, "html", "", "write a report with pictures to this file")
 	flags.StringVar(&f.format, "format", "", "the trace's format, if it cannot be told: swf, philly, openb, kueue, sacct")
@@ -82,37 +82,56 @@ sacct -aPX -S 2026-01-01 -o JobID,Submit,ElapsedRaw,Timelimit,AllocTRES,State >j
 	completeFlag(cmd, "backfill", completeWords(backfills()...))
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		report, err := f.run(cmd.Context(), env, args[0])
-		if err != nil {
+		given := cmd.Flags().Changed
+		if err := f.check(given); err != nil {
 			return err
 		}
-		if f.html != "" {
-			err := fsx.WriteFile(cmd.Context(), f.html, fsx.Options{}, func(w *os.File) error { return report.HTML(w) })
-			if err != nil {
-				return fmt.Errorf("write report: %w", err)
-			}
+		report, err := f.reported(cmd.Context(), func() (*sim.Report, error) { return f.run(cmd.Context(), env, args[0], given) })
+		if err != nil {
+			return err
 		}
 		return out.Print(report)
 	}
 	return cmd
 }
 
+// reported runs a simulation and writes its report. The file is there before the run, so
+// that one that cannot be written is known now and not after minutes.
+func (f *simFlags) reported(ctx context.Context, run func() (*sim.Report, error)) (report *sim.Report, err error) {
+	if f.html == "" {
+		return run()
+	}
+	if at, err := os.Stat(filepath.Dir(f.html)); err != nil || !at.IsDir() {
+		return nil, fmt.Errorf("write report %s: %s is no directory", f.html, filepath.Dir(f.html))
+	}
+	var failed error
+	err = fsx.WriteFile(ctx, f.html, fsx.Options{}, func(w *os.File) error {
+		if report, failed = run(); failed != nil {
+			return failed
+		}
+		return report.HTML(w)
+	})
+	if err != nil && failed == nil {
+		err = fmt.Errorf("write report %s: %w", f.html, err)
+	}
+	return report, err
+}
+
 // backfills are the names of job.Conservative, job.EASY and job.None, in their order.
 func backfills() []string { return []string{"conservative", "easy", "none"} }
 
 // run reads the trace and the cluster, and runs one through the other.
-func (f *simFlags) run(ctx context.Context, env *cli.Env, name string) (*sim.Report, error) {
-	if err := f.check(); err != nil {
-		return nil, err
-	}
-	if f.html != "" { // known now, not after minutes
-		if at, err := os.Stat(filepath.Dir(f.html)); err != nil || !at.IsDir() {
-			return nil, fmt.Errorf("write report %s: %s is no directory", f.html, filepath.Dir(f.html))
-		}
-	}
+func (f *simFlags) run(ctx context.Context, env *cli.Env, name string, given func(flag string) bool) (*sim.Report, error) {
 	trace, err := sim.Open(name, sim.ReadOptions{Format: sim.Format(f.format), Strict: f.strict, Max: f.jobs})
 	if err != nil {
-		return nil, traceFault(err)
+		return nil, traceFault(err, f.strict)
+	}
+	if (trace.Cluster != nil || trace.Procs > 0) && f.shape.Nodes == 0 {
+		for _, name := range []string{"cpus-per-node", "gpus-per-node", "nodes-per-switch"} {
+			if given(name) && (trace.Cluster != nil || name != "nodes-per-switch") {
+				return nil, fault.Usage(fmt.Errorf("--%s without --nodes: the trace says what it ran on", name), "say --nodes too, or leave it out")
+			}
+		}
 	}
 	cluster, err := f.cluster(trace, env.Stderr)
 	if err != nil {
@@ -125,6 +144,9 @@ func (f *simFlags) run(ctx context.Context, env *cli.Env, name string) (*sim.Rep
 	add := func(p sim.Policy, policy string, model bool) error {
 		o := sim.Options{Limits: sim.Limits(f.limits), Seed: f.seed, Progress: progressOf(env, policy)}
 		r, err := sim.Run(ctx, p, cluster, trace, o)
+		if errors.Is(err, sim.ErrTooSmall) {
+			return &fault.Error{What: err, Hint: "take a larger cluster: --nodes, --cpus-per-node, --gpus-per-node; trace and cluster have to count the same, GPUs or CPUs"}
+		}
 		if err != nil {
 			return fmt.Errorf("simulate %s: %w", policy, err)
 		}
@@ -156,7 +178,7 @@ func progressOf(env *cli.Env, policy string) func(ended, all int) {
 }
 
 // check refuses flags that contradict each other.
-func (f *simFlags) check() error {
+func (f *simFlags) check(given func(flag string) bool) error {
 	sources := 0
 	for _, given := range []bool{f.shape.Nodes != 0, f.slurmConf != "", f.nodeList != ""} {
 		if given {
@@ -173,23 +195,36 @@ func (f *simFlags) check() error {
 		return fault.Usage(errors.New("a number of nodes, CPUs, GPUs or jobs is negative"), "for example --nodes 52 --cpus-per-node 64 --gpus-per-node 8")
 	case s.Nodes > 1<<20 || s.CPUs > 1<<16-1 || s.GPUs > 64:
 		return fault.Usage(errors.New("the cluster is too large"), "at most 1048576 nodes of 65535 CPUs and 64 GPUs")
-	case f.slurmConf+f.nodeList != "" && s.CPUs+s.GPUs > 0:
-		return fault.Usage(errors.New("CPUs or GPUs of nodes that a file describes"), "leave out --cpus-per-node and --gpus-per-node")
+	}
+	for _, name := range []string{"cpus-per-node", "gpus-per-node", "nodes-per-switch"} {
+		if f.slurmConf+f.nodeList != "" && given(name) {
+			return fault.Usage(fmt.Errorf("--%s, of nodes that a file describes", name), "leave it out, or say --nodes in place of the file")
+		}
+	}
+	if given("seed") && f.limits != string(sim.Over) {
+		return fault.Usage(errors.New("--seed, and nothing that is drawn"), "say --limits over, or leave it out")
 	}
 	for _, choice := range []struct{ flag, value, valid string }{
 		{"limits", f.limits, " exact over given "}, {"backfill", f.backfill, "  " + strings.Join(backfills(), " ") + " "}, {"format", f.format, "  swf philly openb kueue sacct "},
 	} {
 		if !strings.Contains(choice.valid, " "+choice.value+" ") {
-			return fault.Usage(fmt.Errorf("--%s %q is not known", choice.flag, choice.value), "valid are:"+choice.valid)
+			return fault.Usage(fmt.Errorf("--%s %q is not known", choice.flag, choice.value), "valid are: "+strings.TrimSpace(choice.valid))
 		}
 	}
 	return nil
 }
 
 // traceFault says what to do about a trace that cannot be read.
-func traceFault(err error) error {
+func traceFault(err error, strict bool) error {
 	if _, ok := errors.AsType[*sim.LineError](err); ok {
-		return &fault.Error{What: err, Hint: "mend the line; without --strict such lines are counted and left out"}
+		hint := "mend the line; if it is a line of another format, name that: --format swf, philly, openb, kueue or sacct"
+		if strict {
+			hint = "mend the line; without --strict such lines are counted and left out"
+		}
+		return &fault.Error{What: err, Hint: hint}
+	}
+	if errors.Is(err, sim.ErrDamaged) {
+		return &fault.Error{What: err, Hint: "fetch it again; gzip -t says whether it is whole"}
 	}
 	if errors.Is(err, sim.ErrFormat) {
 		return &fault.Error{What: err, Hint: "name its format: --format swf, philly, openb, kueue or sacct"}
@@ -207,6 +242,9 @@ func (f *simFlags) cluster(t *sim.Trace, talk io.Writer) (*sim.Cluster, error) {
 		}
 		for _, w := range c.Warnings {
 			fmt.Fprintf(talk, "gangway: warning: %s\n", w)
+		}
+		if c.More > 0 {
+			fmt.Fprintf(talk, "gangway: warning: %d more settings cannot do what was meant, or are otherwise than in Slurm; see gangway slurm lint %s\n", c.More, f.slurmConf)
 		}
 		return &sim.Cluster{Name: c.Name, Nodes: c.Nodes, Partitions: c.Partitions, Network: c.Network, Config: c.Config}, nil
 	case f.nodeList != "":

@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,13 +35,15 @@ type slurmCommand struct {
 // slurmCommands are all of them, as "gangway slurm install" makes them.
 func slurmCommands() []slurmCommand {
 	return []slurmCommand{
-		{"sbatch", "submit a batch script", sbatch, "Batch job submission failed", 255},
-		{"srun", "run a command on the nodes of a job", srun, "Unable to allocate resources", 255},
-		{"salloc", "get nodes, and a shell in which to use them", salloc, "Job submit/allocate failed", 255},
+		{"sbatch", "submit a batch script", sbatch, "Batch job submission failed", badUsage},
+		{"srun", "run a command on the nodes of a job", srun, "Unable to allocate resources", badUsage},
+		{"salloc", "get nodes, and a shell in which to use them", salloc, "Job submit/allocate failed", badUsage},
 		{"scancel", "end jobs, or send them signals", scancel, "", 1},
 		{"squeue", "list jobs", squeue, "", 1},
 		{"sinfo", "list partitions and nodes", sinfo, "", 1},
 		{"sacct", "list jobs that are over, and their steps", sacct, "", 1},
+		{"sstat", "show what running steps have used", sstat, "", 1},
+		{"sdiag", "show what the controller has done", sdiag, "", 1},
 		{"scontrol", "show and change jobs, nodes and partitions", scontrol, "", 1},
 	}
 }
@@ -55,17 +59,17 @@ func slurmName(arg0 string) string {
 }
 
 // slurmVerbs makes the hidden verbs of Slurm's commands.
-func slurmVerbs() []cli.Verb {
-	var verbs []cli.Verb
+func slurmVerbs() map[string]cli.Verb {
+	verbs := map[string]cli.Verb{}
 	for _, c := range slurmCommands() {
-		verbs = append(verbs, func(env *cli.Env) *cobra.Command {
+		verbs[c.name] = func(env *cli.Env) *cobra.Command {
 			return &cobra.Command{
 				Use: c.name + " [ARGS...]", Short: c.short, Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
 				RunE: func(cmd *cobra.Command, args []string) error {
 					return c.end(env, c.run(cmd.Context(), env, args))
 				},
 			}
-		})
+		}
 	}
 	return verbs
 }
@@ -78,8 +82,24 @@ func (c slurmCommand) end(env *cli.Env, err error) error {
 	}
 	text, code := c.words(err)
 	_, _ = io.WriteString(env.Stderr, text)
+	var refusal *slurm.Refusal
+	if code == 1 && c.usage == badUsage && !errors.As(err, &refusal) {
+		code = codeFrom(env, "SLURM_EXIT_ERROR", code)
+	}
 	return fault.Exit(code)
 }
+
+// codeFrom is the exit code that a variable says, if it does.
+func codeFrom(env *cli.Env, name string, code int) int {
+	if n, err := strconv.ParseUint(env.Getenv(name), 10, 8); err == nil {
+		return int(n)
+	}
+	return code
+}
+
+// badUsage is the exit code of the commands that ask for resources where they cannot read a
+// command line.
+const badUsage = 255
 
 // words is what the command of Slurm says of an error, and its exit code.
 func (c slurmCommand) words(err error) (text string, code int) {
@@ -142,7 +162,7 @@ func contact(env *cli.Env) (*api.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := api.Dial(address)
+	c := api.Dial(address).Of(cli.Release())
 	if env.Getenv("SLURM_JOB_ID") != "" {
 		c.WaitFor(jobPatience)
 	}
@@ -173,6 +193,19 @@ func workDir(env *cli.Env, asked string) string {
 		return asked
 	}
 	return filepath.Join(here, asked)
+}
+
+// standsSomewhere refuses, as Slurm's commands do, where the working directory was removed.
+func standsSomewhere() error {
+	_, err := os.Getwd()
+	if err == nil {
+		return nil
+	}
+	var number syscall.Errno
+	if errors.As(err, &number) {
+		err = number
+	}
+	return &slurm.Refusal{Lines: []string{"error: getcwd failed: " + slurm.SystemError(err)}, Code: 255}
 }
 
 // jobPatience is how long programs of a job wait for a controller that is away: one that

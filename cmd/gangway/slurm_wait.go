@@ -4,11 +4,15 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"math"
+	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/api"
+	"github.com/gangway-hpc/gangway/launcher/step"
 )
 
 // once is a request's own text: sent again it is not carried out a second time.
@@ -40,11 +44,31 @@ func limitsOf(names []string) map[string]uint64 {
 	for _, name := range names {
 		var limit syscall.Rlimit
 		if syscall.Getrlimit(numbers[strings.ToUpper(name)], &limit) == nil {
+			if name == "NOFILE" { // the Go runtime has raised it since
+				if was, err := step.FilesAtStart(); err == nil {
+					limit.Cur = was.Cur
+				}
+			}
 			if all == nil {
 				all = map[string]uint64{}
 			}
 			all[name] = limit.Cur
+			if n, ok := openFiles(); name == "NOFILE" && ok {
+				all[name] = n
+			}
 		}
 	}
 	return all
+}
+
+// openFiles is the soft limit of open files that this process was started with: Go's run time
+// raises its own, and gives children the one that there was.
+func openFiles() (n uint64, ok bool) {
+	out, err := exec.Command("/bin/sh", "-c", "ulimit -Sn").Output()
+	text := strings.TrimSpace(string(out))
+	if text == "unlimited" {
+		return math.MaxUint64, err == nil
+	}
+	n, perr := strconv.ParseUint(text, 10, 64)
+	return n, err == nil && perr == nil
 }

@@ -2,7 +2,10 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,8 +26,11 @@ type outputs struct {
 
 	partial map[lineOf]*bytes.Buffer
 
-	mu   sync.Mutex
-	last time.Time
+	mu      sync.Mutex
+	last    time.Time
+	writing bool // it may wait for its reader
+	lost    map[int]uint64
+	why     stdio.Reason
 }
 
 // lineOf names a stream of a rank.
@@ -45,12 +51,55 @@ func newOutputs(tasks int, o *slurm.Options) *outputs {
 	return u
 }
 
-// idle is how long nothing has come.
-func (u *outputs) idle() time.Duration {
+// idle is how long nothing has come, and whether what came last waits for its reader.
+func (u *outputs) idle() (d time.Duration, writing bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return time.Since(u.last)
+	return time.Since(u.last), u.writing
 }
+
+// is notes that something is being written, or was.
+func (u *outputs) is(writing bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.last, u.writing = time.Now(), writing
+}
+
+// lose notes that output of a rank is lost.
+func (u *outputs) lose(rank int, count uint64, why stdio.Reason) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.lost == nil {
+		u.lost = map[int]uint64{}
+	}
+	u.lost[rank] += count
+	u.why = max(u.why, why)
+}
+
+// losses says for people what is lost, a line a task; and no more than a few.
+func (u *outputs) losses() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	why := "it was not read for too long"
+	switch u.why {
+	case stdio.NotKept:
+		why = "its node could not write it down, and it was not read at once"
+	case stdio.NotThere:
+		why = "when its node was reached again it did not have it any more"
+	}
+	var lines []string
+	for i, rank := range slices.Sorted(maps.Keys(u.lost)) {
+		if i == mostLosses {
+			lines = append(lines, fmt.Sprintf("error: and output of %d other tasks", len(u.lost)-i))
+			break
+		}
+		lines = append(lines, fmt.Sprintf("error: %d bytes of the output of task %d are lost: %s", u.lost[rank], rank, why))
+	}
+	return lines
+}
+
+// mostLosses bounds the lines about what is lost.
+const mostLosses = 10
 
 // to is where a stream goes; nil: nowhere.
 func (u *outputs) to(rank int, stream stdio.Type) io.Writer {
@@ -66,9 +115,8 @@ func (u *outputs) to(rank int, stream stdio.Type) io.Writer {
 
 // write takes what a rank said.
 func (u *outputs) write(rank int, stream stdio.Type, data []byte) error {
-	u.mu.Lock()
-	u.last = time.Now()
-	u.mu.Unlock()
+	u.is(true)
+	defer u.is(false)
 	w := u.to(rank, stream)
 	if w == nil {
 		return nil

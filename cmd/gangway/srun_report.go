@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/gangway-hpc/gangway/internal/api"
@@ -19,6 +21,70 @@ type report struct {
 	ends    []job.RankEnd // of ranks that failed
 	waiting []job.RankEnd // not said yet: of one node, and with the same end
 	all     int
+
+	mu     sync.Mutex
+	states map[int]string // of the ranks that have ended, in Slurm's words
+	first  job.Time       // when the first of them did
+	late   sync.Once      // that the others were given time enough is said once
+}
+
+// The states of ranks, in the order in which they are said.
+const (
+	stateRunning  = "running"
+	stateExited   = "exited"
+	stateAbnormal = "exited abnormally"
+)
+
+// note notes the end of a rank for [report.tasks]; first says that there was none before.
+func (p *report) note(e *job.RankEnd) (first bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if first = p.states == nil; first {
+		p.states, p.first = map[int]string{}, e.At
+	}
+	p.states[e.Rank] = stateExited
+	if bad(e) {
+		p.states[e.Rank] = stateAbnormal
+	}
+	return first
+}
+
+// left is how many of so many ranks run, and when the first of them ended; 0: none has.
+func (p *report) left(all int) (n int, first job.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return all - len(p.states), p.first
+}
+
+// tasks says which of so many ranks are in which state: "task 0: running" and so on.
+func (p *report) tasks(all int, running string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	numbers := map[string][]string{}
+	for rank := range all {
+		state := cmp.Or(p.states[rank], stateRunning)
+		numbers[state] = append(numbers[state], strconv.Itoa(rank))
+	}
+	var lines []string
+	for _, state := range []string{stateRunning, stateExited, stateAbnormal} {
+		if of := numbers[state]; len(of) > 0 {
+			word := state
+			if state == stateRunning {
+				word = running
+			}
+			lines = append(lines, taskList(of)+": "+word)
+		}
+	}
+	return lines
+}
+
+// taskList is "task 3" or "tasks 0-3,7".
+func taskList(numbers []string) string {
+	if len(numbers) == 1 {
+		return "task " + numbers[0]
+	}
+	slurm.SortHosts(numbers)
+	return "tasks " + strings.Trim(slurm.Fold(numbers), "[]")
 }
 
 // bad says whether a rank failed.
@@ -27,8 +93,16 @@ func bad(e *job.RankEnd) bool { return e.Exit != 0 || e.Signal != 0 }
 // rank takes the end of a rank. Ends that are alike are said together.
 func (p *report) rank(r *stepRun, e job.RankEnd) {
 	p.all++
+	r.overdue(&e)
+	if p.note(&e) {
+		r.awaitOthers()
+	}
 	if !bad(&e) {
 		return
+	}
+	if r.request.Program.KillOnBadExit && len(p.ends) == 0 && p.all < r.step.Tasks {
+		defer r.say("launch/slurm: _step_signal: Terminating StepId=%s.%s", r.step.Key.Job, r.step.Key.Step)
+		defer p.flush(r)
 	}
 	p.ends = append(p.ends, e)
 	if len(p.waiting) > 0 {
@@ -49,13 +123,8 @@ func (p *report) flush(r *stepRun) {
 	for i, e := range p.waiting {
 		numbers[i] = strconv.Itoa(e.Rank)
 	}
-	tasks := "task " + numbers[0]
-	if len(numbers) > 1 {
-		slurm.SortHosts(numbers)
-		tasks = "tasks " + strings.Trim(slurm.Fold(numbers), "[]")
-	}
 	e := p.waiting[0]
-	r.say("error: %s: %s: %s", e.Node, tasks, howEnded(&e))
+	r.say("error: %s: %s: %s", e.Node, taskList(numbers), howEnded(&e))
 	p.waiting = nil
 }
 
@@ -111,6 +180,9 @@ func (p *report) verdict(r *stepRun, final *api.Step) (int, error) {
 	}
 	if first == nil {
 		if final != nil && final.State != job.Completed && final.State.Done() {
+			if final.State == job.CancelledState && final.Start == 0 { // it had no ranks, whose ends would say it
+				r.say("Force Terminated StepId=%s.%s", r.step.Key.Job, r.step.Key.Step)
+			}
 			if final.Signal != 0 {
 				return fault.CodeSignal(syscall.Signal(final.Signal)), nil
 			}

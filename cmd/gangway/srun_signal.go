@@ -34,10 +34,9 @@ func (r *stepRun) catch() *signals {
 	s := &signals{c: make(chan os.Signal, 8), quit: make(chan struct{})}
 	r.signals = s
 	// Writing to a pipe that nobody reads is an error that is looked at.
-	signal.Notify(s.c, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGCONT, syscall.SIGWINCH, syscall.SIGPIPE)
-	if !signal.Ignored(syscall.SIGINT) {
-		signal.Notify(s.c, syscall.SIGINT)
-	}
+	// An interrupt counts also where a shell has it ignored, as for what runs in the background: so
+	// scripts end a step, and srun takes it.
+	signal.Notify(s.c, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGCONT, syscall.SIGWINCH, syscall.SIGPIPE)
 	go func() {
 		for {
 			select {
@@ -89,9 +88,12 @@ func (s *signals) handle(r *stepRun, sig syscall.Signal) {
 			s.session.Resize(cli.WindowSize(os.Stdin))
 		}
 	case syscall.SIGINT:
+		r.hurried.Store(true) // what blocks on a reader must not keep further signals from here
 		s.interrupt(r)
 	case syscall.SIGTERM, syscall.SIGHUP:
+		r.hurried.Store(true)
 		r.say("forcing job termination")
+		r.abort()
 		go r.kill(false)
 	default:
 		s.session.Signal(sig)
@@ -109,12 +111,13 @@ func (s *signals) interrupt(r *stepRun) {
 	case !quick && !r.options.QuitOnInterrupt && !r.options.DisableStatus:
 		s.sent = false
 		r.tell("interrupt (one more within 1 sec to abort)")
-		r.status()
+		r.within(r.status)
+		s.last = time.Now() // saying so may have taken a while
 	case !s.sent:
 		s.sent = true
 		r.tell("sending Ctrl-C to StepId=%s.%s", r.step.Key.Job, r.step.Key.Step)
 		s.session.Signal(syscall.SIGINT)
-		r.tell("Job step aborted: Waiting up to 32 seconds for job step to finish.")
+		r.abort()
 		time.AfterFunc(abortTime, func() { r.kill(false) })
 	default:
 		r.tell("forcing job termination")
@@ -122,17 +125,56 @@ func (s *signals) interrupt(r *stepRun) {
 	}
 }
 
+// abort says once, in Slurm's words, that the step is being ended by order, whoever gave it.
+func (r *stepRun) abort() {
+	if r.aborted.CompareAndSwap(false, true) {
+		r.tell("Job step aborted: Waiting up to 32 seconds for job step to finish.")
+	}
+}
+
 // status says how the ranks are, by state.
 func (r *stepRun) status() {
-	state := "running"
+	state := stateRunning
 	if r.progress.preparing() {
 		state = "preparing"
 	}
-	tasks := "task 0"
-	if r.step.Tasks > 1 {
-		tasks = fmt.Sprintf("tasks 0-%d", r.step.Tasks-1)
+	for _, line := range r.report.tasks(r.step.Tasks, state) {
+		r.tell("StepId=%s.%s %s", r.step.Key.Job, r.step.Key.Step, line)
 	}
-	r.tell("StepId=%s.%s %s: %s", r.step.Key.Job, r.step.Key.Step, tasks, state)
+}
+
+// awaitOthers says, when the others have had the time that --wait gives them after the first rank's
+// end, that they are ended: the nodes do that.
+func (r *stepRun) awaitOthers() {
+	if wait := r.request.Program.WaitAfterExit; wait > 0 {
+		time.AfterFunc(time.Duration(wait)*time.Millisecond, func() {
+			r.saying.Lock()
+			defer r.saying.Unlock()
+			r.sayOverdue()
+		})
+	}
+}
+
+// overdue says so where a rank was ended for it, before that is said.
+func (r *stepRun) overdue(e *job.RankEnd) {
+	wait := r.request.Program.WaitAfterExit
+	if _, first := r.report.left(r.step.Tasks); wait > 0 && first != 0 && e.Signal != 0 && e.At >= first.Add(wait) {
+		r.sayOverdue()
+	}
+}
+
+// sayOverdue is called with r.saying.
+func (r *stepRun) sayOverdue() {
+	if left, _ := r.report.left(r.step.Tasks); left == 0 {
+		return
+	}
+	r.report.late.Do(func() {
+		r.report.flush(r)
+		r.say("First task exited %ds ago", r.request.Program.WaitAfterExit/job.Second)
+		r.within(r.status)
+		r.say("launch/slurm: _step_signal: Terminating StepId=%s.%s", r.step.Key.Job, r.step.Key.Step)
+		r.say("Job step aborted: Waiting up to 32 seconds for job step to finish.")
+	})
 }
 
 // kill ends the step: TERM and, after a while, KILL, which comes at once if it is hard.

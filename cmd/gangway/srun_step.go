@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -30,12 +32,16 @@ type stepRun struct {
 	request *api.StepRequest
 
 	interrupted atomic.Bool
+	hurried     atomic.Bool // whoever does not read what is written is not waited for
+	unread      atomic.Bool // something that is said waits for its reader
+	aborted     atomic.Bool // that the step is being ended was said
 	signals     *signals
 	progress    progressLine
 
 	step    api.Step
 	session *attach.Session
 	out     *outputs
+	saying  sync.Mutex // of what the report says
 	report  report
 	ends    map[string]*job.StepEnd // by node, of the present try
 	cancel  context.CancelFunc
@@ -53,7 +59,7 @@ const busyWait = 60 * job.Second
 
 // create asks for the step until there is room for it.
 func (r *stepRun) create(ctx context.Context, id job.ID) error {
-	r.request.Wait = busyWait
+	r.request.Wait = cmp.Or(r.options.Immediate, busyWait)
 	for told := false; ; {
 		step, err := r.client.Step(ctx, id, r.request)
 		if err == nil {
@@ -80,6 +86,12 @@ func stepRefused(name string, id job.ID, err error) error {
 		return err
 	}
 	why := slurm.ErrorText(refused.Kind)
+	if refused.Kind == "INVALID_JOB_ID" {
+		return &slurm.Refusal{Code: 1, Lines: []string{
+			fmt.Sprintf("error: Unable to confirm allocation for job %s: %s", id, why),
+			fmt.Sprintf("Check SLURM_JOB_ID environment variable. Expired or invalid job %s", id),
+		}}
+	}
 	if why == "" {
 		why = refused.What
 	}
@@ -99,9 +111,14 @@ func stepRefused(name string, id job.ID, err error) error {
 func (r *stepRun) run(ctx context.Context, id job.ID) (code int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if err := r.prolog(ctx, id); err != nil {
+		return 0, err
+	}
 	if err := r.create(ctx, id); err != nil {
 		return 0, err
 	}
+	defer r.epilog(ctx)
+	defer r.limit(ctx)()
 	if r.restore, err = r.terminal(); err != nil {
 		return 0, err
 	}
@@ -114,8 +131,32 @@ func (r *stepRun) run(ctx context.Context, id job.ID) (code int, err error) {
 	return r.follow(ctx, events)
 }
 
-// watch passes on what happens to the step and its job, as long as ctx lasts.
+// remembered is the step as the accounting has it; nil: it has not.
+func (r *stepRun) remembered(ctx context.Context) *api.Step {
+	past, err := oneJob(ctx, r.client, r.step.Key.Job.String())
+	if err != nil {
+		return nil
+	}
+	for i := range past.Steps {
+		if past.Steps[i].Key.Step == r.step.Key.Step && past.Steps[i].Phase == "ended" {
+			return &past.Steps[i]
+		}
+	}
+	return nil
+}
+
+// forgotten is the error of a step of which nobody knows how it ended.
+func (r *stepRun) forgotten() error {
+	return &fault.Error{
+		What: fmt.Errorf("how step %s.%s ended is not known any more", r.step.Key.Job, r.step.Key.Step),
+		Hint: "sacct -j " + r.step.Key.Job.String(),
+	}
+}
+
+// watch passes on what happens to the step and its job, as long as ctx lasts and the controller
+// knows the job.
 func (r *stepRun) watch(ctx context.Context, id job.ID, events chan<- api.Event) {
+	defer close(events)
 	step := r.step.Key.Step
 	for ctx.Err() == nil {
 		err := r.client.Watch(ctx, &api.Query{IDs: []job.ID{id}}, func(e *api.Event) bool {
@@ -148,11 +189,11 @@ func (r *stepRun) connect(ctx context.Context) <-chan error {
 			r.progress.clear()
 			return r.out.write(rank, stream, data)
 		},
-		Lost: func(rank int, stream stdio.Type, count uint64) {
-			r.tell("error: %d bytes of the output of task %d are lost: it came faster than it was read", count, rank)
-		},
+		Lost: func(rank int, _ stdio.Type, count uint64, why stdio.Reason) { r.out.lose(rank, count, why) },
 		RankExit: func(end job.RankEnd) {
 			_ = r.out.finish(end.Rank)
+			r.saying.Lock()
+			defer r.saying.Unlock()
 			r.report.rank(r, end)
 		},
 		StepEnd: func(end *job.StepEnd) { r.ends[end.Node] = end },
@@ -169,6 +210,26 @@ func (r *stepRun) connect(ctx context.Context) <-chan error {
 // step is over, counted from the last that came.
 const drainTime = 5 * time.Second
 
+// stuckTime is how long a session that was stopped may take to end: it may be writing what
+// nobody reads.
+const stuckTime = time.Second
+
+// ended says whether a session that was stopped has ended.
+func (r *stepRun) ended(done <-chan error) bool {
+	r.session.Stop()
+	if done == nil {
+		return true
+	}
+	t := time.NewTimer(stuckTime)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
 // follow attends to the step until it is over.
 func (r *stepRun) follow(ctx context.Context, events <-chan api.Event) (int, error) {
 	done := r.connect(ctx)
@@ -184,10 +245,21 @@ func (r *stepRun) follow(ctx context.Context, events <-chan api.Event) (int, err
 			if final != nil || err == nil && !r.faulty() {
 				return r.finish(final)
 			}
-		case e := <-events:
+		case e, known := <-events:
+			if !known { // nor does the controller know of it any more
+				if final == nil {
+					final = r.remembered(ctx)
+				}
+				if final == nil {
+					r.session.Stop()
+					return 0, r.forgotten()
+				}
+				events, late = nil, time.After(r.drain())
+				continue
+			}
 			if e.Step == nil {
 				if e.Job != nil && e.Job.State.Done() && final == nil {
-					late = time.After(drainTime)
+					late = time.After(r.drain())
 				}
 				continue
 			}
@@ -195,9 +267,8 @@ func (r *stepRun) follow(ctx context.Context, events <-chan api.Event) (int, err
 			switch s := e.Step; {
 			case s.Key.Attempt != r.step.Key.Attempt || s.Key.Try < r.step.Key.Try:
 			case s.Key.Try > r.step.Key.Try:
-				r.session.Stop()
-				if done != nil {
-					<-done
+				if !r.ended(done) {
+					return r.stuck(ctx)
 				}
 				r.step = *s
 				done = r.connect(ctx)
@@ -207,21 +278,50 @@ func (r *stepRun) follow(ctx context.Context, events <-chan api.Event) (int, err
 					r.session.Stop()
 					return r.finish(final)
 				}
-				late = time.After(drainTime)
+				late = time.After(r.drain())
 			default:
 				r.progress.show(r, s)
+				r.heedStop(s)
 			}
 		case <-late:
-			if idle := r.out.idle(); idle < drainTime && done != nil {
-				late = time.After(drainTime - idle)
+			if wait := r.lateBy(); wait > 0 && done != nil {
+				late = time.After(wait)
 				continue
 			}
-			r.session.Stop()
-			if done != nil {
-				<-done
+			if !r.ended(done) {
+				return r.report.verdict(r, final)
 			}
 			return r.finish(final)
 		}
+	}
+}
+
+// drain is how long output may take that is to come.
+func (r *stepRun) drain() time.Duration {
+	if r.hurried.Load() {
+		return stuckTime
+	}
+	return drainTime
+}
+
+// lateBy is how long to wait on for output of a step that is over: as long as some comes, and
+// for who reads it here, unless there is a hurry.
+func (r *stepRun) lateBy() time.Duration {
+	idle, writing := r.out.idle()
+	if writing && !r.hurried.Load() {
+		return stuckTime // then it is looked at again
+	}
+	return r.drain() - idle
+}
+
+// stuck gives up a step that is tried again while nobody reads what the last try has said.
+func (r *stepRun) stuck(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_ = r.client.EndStep(ctx, r.step.Key.Job, r.step.Key.Step) // the job's end is the step's in any case
+	return 0, &fault.Error{
+		What: errors.New("the step is tried again, but the output of its last try is not read"),
+		Hint: "have something read the output of " + r.name + ", or send it to a file: --output=FILE",
 	}
 }
 
@@ -235,6 +335,14 @@ func (r *stepRun) news(s *api.Step) {
 			r.noted = append(r.noted, note)
 			r.say("%s", note)
 		}
+	}
+}
+
+// heedStop says that somebody ends the step, or has: what it said last came from its nodes, and
+// may be here before the controller's word.
+func (r *stepRun) heedStop(s *api.Step) {
+	if s.Stopped {
+		r.abort()
 	}
 }
 
@@ -253,17 +361,29 @@ func (r *stepRun) faulty() bool {
 func (r *stepRun) finish(final *api.Step) (int, error) {
 	r.restore()
 	r.progress.clear()
-	if final == nil {
+	last := final
+	if torn := final != nil && final.Start > 0 && !r.session.Whole(); final == nil || torn {
 		// What was noted on the nodes comes by the controller, and may be on its way.
 		ctx, cancel := context.WithTimeout(context.Background(), noteTime)
 		defer cancel()
 		if s, err := r.client.StepOf(ctx, r.step.Key.Job, r.step.Key.Step); err == nil {
 			r.news(&s)
+			if last = &s; torn {
+				r.session.Settle(s.Ends)
+			}
 		}
+	}
+	if last != nil {
+		r.heedStop(last)
 	}
 	if err := r.out.flush(); err != nil {
 		return r.unwritable(err)
 	}
+	for _, line := range r.out.losses() {
+		r.tell("%s", line)
+	}
+	r.saying.Lock()
+	defer r.saying.Unlock()
 	r.report.flush(r)
 	return r.report.verdict(r, final)
 }

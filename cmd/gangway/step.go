@@ -22,6 +22,7 @@ func stepVerb(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{Use: "step DIRECTORY", Short: "supervise a step of a job on this node", Hidden: true, Args: cobra.ExactArgs(1)}
 	node := cmd.Flags().String("node", "", "which of the step's nodes this is")
 	lease := cmd.Flags().Int64("lease", 0, "milliseconds that it is kept prepared")
+	fd := cmd.Flags().Int("agent", -1, "descriptor of the agent's connection")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir, err := filepath.Abs(args[0])
 		if err != nil {
@@ -38,8 +39,16 @@ func stepVerb(env *cli.Env) *cobra.Command {
 			return fmt.Errorf("find this program: %w", err)
 		}
 		o := step.SuperviseOptions{
-			Dir: dir, Node: *node, Lease: time.Duration(*lease) * time.Millisecond, Program: program, Log: env.Logger(),
-			Container: func(spec *job.StepSpec) (step.Options, func(), error) { return containerOf(env, spec, dir) },
+			Dir: dir, Node: *node, Lease: time.Duration(*lease) * time.Millisecond, Log: env.Logger(),
+			Program: program, Programs: filepath.Join(nodeDir(dir), "programs"),
+			Container: func(spec *job.StepSpec, pulled func(done, total int64)) (step.Options, func(), error) {
+				return containerOf(env, spec, dir, pulled)
+			},
+		}
+		if *fd >= 0 {
+			if o.Agent, err = control.Inherited(*fd); err != nil {
+				return err
+			}
 		}
 		if marker := env.Getenv(control.Marker); marker != "" {
 			o.Marker = control.Marker + "=" + marker
@@ -49,21 +58,25 @@ func stepVerb(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
+// nodeDir is where the agent of the node keeps what it has, of which a step's directory is
+// steps/KEY.
+func nodeDir(dir string) string { return filepath.Dir(filepath.Dir(dir)) }
+
 // quickTime is how long time counts more than memory.
 const quickTime = 5 * time.Second
 
 // containerOf reads the flags of gangway run that a step's container is made by. What
 // variables would set was set by whoever made the step.
-func containerOf(env *cli.Env, spec *job.StepSpec, dir string) (step.Options, func(), error) {
+func containerOf(env *cli.Env, spec *job.StepSpec, dir string, pulled func(done, total int64)) (step.Options, func(), error) {
 	own := *env
-	node := filepath.Dir(filepath.Dir(dir)) // where the agent of the node keeps what it has
+	node := nodeDir(dir)
 	own.Getenv = func(name string) string {
 		switch {
 		// Nodes of one machine are as far apart as others.
 		case name == "GANGWAY_CONTAINERS":
 			return filepath.Join(node, "containers")
 		case name == "GANGWAY_RUNTIME_DIR":
-			return filepath.Join(node, "run")
+			return step.NodeRunDir(node)
 		case strings.HasPrefix(name, "PYXIS_"):
 			return ""
 		case name == "NVIDIA_VISIBLE_DEVICES", name == "MELLANOX_VISIBLE_DEVICES":
@@ -76,7 +89,7 @@ func containerOf(env *cli.Env, spec *job.StepSpec, dir string) (step.Options, fu
 	if err := cmd.ParseFlags(spec.Program.Container); err != nil {
 		return step.Options{}, nil, fmt.Errorf("read flags of the step's container: %w", err)
 	}
-	f.quiet = true
+	f.quiet, f.pulled = true, pulled
 	err := f.parse(cmd, nil)
 	if err != nil {
 		return step.Options{}, nil, err

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
@@ -57,9 +56,14 @@ func (c *choice) Type() string {
 }
 
 // addChoices gives a verb the options of one of Slurm's commands, apart from those that it
-// has already, and those about the command's own talk.
-func addChoices(fl *pflag.FlagSet, c slurm.Command, without ...string) *choices {
+// has already, and those about the command's own talk. A verb that is not run has none:
+// they are many, and each start of the program would make those of four verbs.
+func addChoices(env *cli.Env, cmd *cobra.Command, c slurm.Command, without ...string) *choices {
 	all := &choices{command: c, all: []slurm.Choice{}}
+	if !env.Wants(cmd) {
+		return all
+	}
+	fl := cmd.Flags()
 	left := map[string]bool{"help": true, "usage": true, "version": true, "parsable": true, "verbose": true, "quiet": true, "clusters": true, "cluster": true, "tasks-per-node": true, "cpu_bind": true}
 	for _, name := range without {
 		left[name] = true
@@ -134,7 +138,7 @@ gangway submit --dependency=afterok:4711 --array=0-15%4 shard.sh`,
 		SuggestFor: []string{"sbatch", "qsub"},
 	}
 	out := cli.NewReporter(env, cmd)
-	flags := addChoices(cmd.Flags(), slurm.Sbatch)
+	flags := addChoices(env, cmd, slurm.Sbatch)
 	cmd.Flags().SetInterspersed(false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		path := ""
@@ -156,11 +160,11 @@ gangway submit --dependency=afterok:4711 --array=0-15%4 shard.sh`,
 			return err
 		}
 		answer, err := c.Submit(cmd.Context(), s)
+		if o.TestOnly {
+			return sayTest(env, o, "gangway", &answer, err)
+		}
 		if err != nil {
 			return err
-		}
-		if o.TestOnly {
-			return sayTest(env, "gangway", &answer)
 		}
 		for _, note := range answer.Notes {
 			env.Logger().Warn(note)
@@ -206,7 +210,7 @@ programs on them. The nodes are given back when it ends.`,
 		Example:    "gangway alloc -N4 --gres=gpu:8 -t 2:00:00\ngangway alloc -N2 -- ./launch.sh",
 		SuggestFor: []string{"salloc"},
 	}
-	flags := addChoices(cmd.Flags(), slurm.Salloc)
+	flags := addChoices(env, cmd, slurm.Salloc)
 	cmd.Flags().SetInterspersed(false)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		o, err := flags.parse(env, append([]string{}, args...), nil)
@@ -222,7 +226,7 @@ func cancelVerb(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel JOB...",
 		Short: "end jobs or steps, or send them a signal",
-		Long: `End jobs that wait or run, tasks of arrays (JOB_TASK), or steps (JOB.STEP). Programs get SIGTERM, and SIGKILL
+		Long: `End jobs that wait or run, tasks of arrays (JOB_TASK, JOB_[TASKS]), or steps (JOB.STEP). Programs get SIGTERM, and SIGKILL
 30 s later. With --signal they get only that.`,
 		Example:    "gangway cancel 4711\ngangway cancel 4711_3 4712.0\ngangway cancel --signal=USR1 4711",
 		SuggestFor: []string{"scancel", "kill", "stop"},
@@ -249,9 +253,15 @@ func cancelVerb(env *cli.Env) *cobra.Command {
 			return err
 		}
 		var errs []error
-		for _, t := range o.Targets {
-			if err := cancelOne(cmd.Context(), c, o, t); err != nil {
-				errs = append(errs, fmt.Errorf("cancel %s: %w", t, err))
+		for _, named := range o.Targets {
+			tasks, err := tasksOf(cmd.Context(), env, c, named)
+			if err != nil {
+				return err
+			}
+			for _, t := range tasks {
+				if err := cancelOne(cmd.Context(), c, o, t); err != nil {
+					errs = append(errs, fmt.Errorf("cancel %s: %w", t, err))
+				}
 			}
 		}
 		return errors.Join(errs...)

@@ -3,20 +3,20 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
-	"net"
-	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"runtime/metrics"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/host"
+	"github.com/gangway-hpc/gangway/internal/socket"
 	"github.com/gangway-hpc/gangway/internal/store"
 	"github.com/gangway-hpc/gangway/sched/server"
 )
@@ -31,16 +31,23 @@ func controllerVerb(env *cli.Env) *cobra.Command {
 		Long: `Be the controller of a cluster: keep the queue, decide what starts where, have the
 nodes' daemons run it, and answer the commands.
 
+With --listen, daemons of other hosts are heard as well, by TLS and with certificates of
+the cluster's authority (gangwayd init, token): sessions of nodes, requests of their
+users, and hosts that join.
+
 SIGTERM ends the controller; what runs goes on, and the next controller on the same
 state directory takes it up again.`,
-		Example: "gangwayd controller --state-dir DIR",
+		Example: `gangwayd controller --state-dir DIR
+gangwayd controller --state-dir DIR --listen :7430`,
 	}
 	var dir, socket, wire, listen string
+	var life time.Duration
 	f := cmd.Flags()
 	f.StringVar(&dir, "state-dir", "", "the cluster's state directory")
 	f.StringVar(&socket, "socket", "", "the public API's socket (default STATE/controller.sock)")
 	f.StringVar(&wire, "wire", "", "the socket for daemons (default STATE/wire.sock)")
-	f.StringVar(&listen, "wire-listen", "", "a TCP address for daemons as well, without any encryption: HOST:PORT")
+	f.StringVar(&listen, "listen", "", "HOST:PORT for daemons of other hosts (default: there are none)")
+	f.DurationVar(&life, "certificate-life", certificateLife, "how long hosts' certificates live; they are renewed after two thirds of it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if dir == "" {
 			return fault.Usage(errors.New("controller: the state directory is to be named"), "gangwayd controller --state-dir DIR")
@@ -57,65 +64,96 @@ state directory takes it up again.`,
 		}
 		ctx, stop := signal.NotifyContext(context.WithoutCancel(cmd.Context()), syscall.SIGTERM, syscall.SIGINT)
 		defer stop()
-		return runController(ctx, dir, socket, wire, listen, slog.New(slog.NewTextHandler(env.Stderr, nil)))
+		if err := checkLife(life); err != nil {
+			return err
+		}
+		log := slog.New(slog.NewTextHandler(env.Stderr, nil))
+		defer context.AfterFunc(ctx, func() { giveUp(log, "controller") })()
+		c := &controller{dir: dir, socket: socket, wire: wire, listen: listen, life: life, log: log, now: env.Now}
+		return c.run(ctx)
 	}
 	return cmd
 }
 
-// controllerHeap is what the controller's heap is kept below where it can be.
-const controllerHeap = 230 << 20
+// controllerHeap is what the controller's memory is kept below where it can be.
+const controllerHeap = 200 << 20
 
-func runController(ctx context.Context, dir, socket, wire, listen string, log *slog.Logger) error {
-	debug.SetMemoryLimit(controllerHeap)
-	cluster, err := readCluster(dir)
+// boundHeap keeps memory below controllerHeap, or where what lives is nearly that, below half
+// more than lives: to collect garbage all the time would be worse. It returns with ctx.
+func boundHeap(ctx context.Context) {
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	for limit := int64(0); ; {
+		metrics.Read(live)
+		if want := max(controllerHeap, int64(live[0].Value.Uint64())/2*3); want != limit {
+			limit = want
+			debug.SetMemoryLimit(limit) // stops the world
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// controller is what a controller is started with.
+type controller struct {
+	dir, socket, wire, listen string
+	life                      time.Duration
+	log                       *slog.Logger
+	now                       func() time.Time
+}
+
+func (c *controller) run(ctx context.Context) error {
+	bounding, done := context.WithCancel(ctx)
+	defer done()
+	go boundHeap(bounding)
+	cluster, err := readCluster(c.dir)
 	if err != nil {
 		return err
 	}
-	db, err := store.Open(ctx, filepath.Join(dir, databaseFile))
+	db, err := store.Open(ctx, filepath.Join(c.dir, databaseFile))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	public, err := listenUnix(socket)
+	public, err := socket.Listen(c.socket)
 	if err != nil {
 		return err
 	}
-	daemons, err := listenUnix(wire)
+	daemons, err := socket.Listen(c.wire)
 	if err != nil {
 		return errors.Join(err, public.Close())
 	}
-	agents := []net.Listener{daemons}
-	if listen != "" {
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
-		if err != nil {
-			return fmt.Errorf("listen for daemons: %w", err)
-		}
-		agents = append(agents, l)
-	}
-	s, err := server.New(ctx, server.Options{Cluster: &cluster, Store: db, Log: log, Version: cli.Release(), Address: "unix:" + socket})
+	hosts, err := c.hosts(ctx)
 	if err != nil {
 		return errors.Join(err, public.Close(), daemons.Close())
 	}
-	log.Info("controller is ready", "address", socket, "epoch", db.Epoch())
-	return s.Serve(ctx, public, agents...)
+	s, err := server.New(ctx, server.Options{Cluster: &cluster, Store: db, Log: c.log, Version: cli.Release(), Address: "unix:" + c.socket, Hosts: hosts})
+	if err != nil {
+		return errors.Join(err, public.Close(), daemons.Close())
+	}
+	c.log.Info("controller is ready", "address", c.socket, "listen", c.listen, "epoch", db.Epoch())
+	return s.Serve(ctx, public, daemons)
 }
 
-// listenUnix listens on a socket. One that a dead controller left is replaced: who shares
-// the store with one that lives finds out when it appends.
-func listenUnix(path string) (net.Listener, error) {
-	if st, err := os.Lstat(path); err == nil && st.Mode().Type() == fs.ModeSocket {
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("listen on %s: %w", path, err)
-		}
+// hosts is how daemons of other hosts are heard; nil: they are not.
+func (c *controller) hosts(ctx context.Context) (*server.Hosts, error) {
+	if c.listen == "" {
+		return nil, nil
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	a, err := openAuthority(c.dir)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+		return nil, err
 	}
-	// A later controller makes its own under this name.
-	l.SetUnlinkOnClose(false)
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), l.Close())
+	self, err := a.Controller(c.life, c.now())
+	if err != nil {
+		return nil, err
 	}
-	return l, nil
+	l, err := self.Listen(ctx, c.listen, host.Rules{Roles: server.HostRules(), Alive: a.Alive, Stays: func(p host.Peer) error { return a.Stays(p, c.now()) }, Log: c.log, Now: c.now})
+	if err != nil {
+		return nil, err
+	}
+	go a.Keep(ctx, self, c.life, c.log)
+	return &server.Hosts{Listener: l, Identity: self, Service: &host.Service{Authority: a, Life: c.life, Now: c.now}}, nil
 }

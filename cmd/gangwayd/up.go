@@ -17,6 +17,7 @@ import (
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/slurm"
+	"github.com/gangway-hpc/gangway/launcher/agent"
 )
 
 // upFlags are what "up" is told.
@@ -39,11 +40,13 @@ several run, GANGWAY_CLUSTER=NAME chooses.
 What the nodes have is declared, not measured: --gres gpu:h100:8 gives nodes that are
 scheduled as if they had eight GPUs each. CPUs are by default the machine's for each
 node, memory is divided among them. With --slurm-conf nodes, partitions and topology are
-those of slurm.conf, gres.conf and topology.conf.
+those of slurm.conf, gres.conf and topology.conf; gangway slurm lint DIR says what in them
+means nothing here, what differs, and what cannot do what was meant.
 
 All is kept in the state directory, and the next up there continues: what waits goes on
 waiting, and what is known stays known. Flags that say what the cluster is like replace
-what was said before. A daemon that dies is started again; jobs do not notice.
+what was said before; what runs on nodes that are not declared any more is ended. A daemon
+that dies is started again; jobs do not notice.
 
 Ctrl-C ends the cluster: running steps are ended, and their jobs start again with the
 next up if they may be requeued, or else have failed. With --keep they go on running, and
@@ -103,16 +106,49 @@ func (u *upFlags) run(ctx context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
+	return errors.Join(u.runDaemons(ctx, env, state, cluster, found, began), found.remove())
+}
+
+// runDaemons runs those of the cluster until its end is asked for.
+func (u *upFlags) runDaemons(ctx context.Context, env *cli.Env, state *state, cluster *job.Cluster, found *discovery, began time.Time) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	d := &daemons{dir: state.dir, say: func(text string) { fmt.Fprintln(env.Stderr, "gangway: "+text) }, environ: daemonEnviron(os.Environ())}
+	var err error
 	if d.program, err = os.Executable(); err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	if _, err := beside("gangway"); err != nil {
+	gangway, err := beside("gangway")
+	if err != nil {
 		return err
 	}
+	// Each step has another working directory, and all have one store.
+	store, err := storeDir(env.Getenv)
+	if err != nil {
+		return err
+	}
+	if env.Getenv("GANGWAY_STORE") != "" {
+		d.environ = append(d.environ, "GANGWAY_STORE="+store)
+	}
+	removed, err := state.removed(cluster)
+	if err != nil {
+		return err
+	}
+	if len(removed) > 0 {
+		d.say("ending what runs on nodes that the cluster has not any more: " + strings.Join(removed, ", "))
+		if err := state.remove(ctx, cluster, removed, agent.Options{Gangway: gangway, Store: store}); err != nil {
+			return err
+		}
+	}
+	// Orphans of an agent that was killed are this process's. What has a step's marker is the
+	// next agent's all the same.
+	if d.orphans, err = agent.AdoptOrphans(agent.OfStep); err != nil {
+		return err
+	}
+	watching, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
+	go d.orphans.Watch(watching)
 	d.start(daemonController, "controller", "--state-dir", state.dir, "--socket", state.controller(), "--wire", state.wire())
 	for _, n := range cluster.Nodes {
 		d.start(n.Name, "agent", "--state-dir", state.dir, "--node", n.Name, "--wire", state.wire(), "--socket", state.agent(n.Name))
@@ -123,7 +159,7 @@ func (u *upFlags) run(ctx context.Context, env *cli.Env) error {
 	go func() { ready <- waitReady(waiting, state.controller(), len(cluster.Nodes), found.publish) }()
 	stop := u.watch(env, d, ready, signals, cluster, began)
 	stopWaiting()
-	return errors.Join(stop, found.remove(), d.end(u.keep, signals))
+	return errors.Join(stop, found.hide(), d.end(u.keep, signals))
 }
 
 // watch waits for the end, and says meanwhile that the cluster is ready.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/launcher/agent"
 )
 
 // daemonController is the name of the controller among the daemons.
@@ -27,7 +28,8 @@ type daemons struct {
 	dir, program string
 	environ      []string
 	say          func(string)
-	failed       chan error // one that cannot be kept running; made by the first start
+	orphans      *agent.Orphans // nil: none are adopted
+	failed       chan error     // one that cannot be kept running; made by the first start
 
 	mu     sync.Mutex
 	all    []*daemon
@@ -43,7 +45,8 @@ type daemon struct {
 	done chan struct{} // nobody starts it again
 }
 
-// The pauses before a daemon is started again, and how many quick deaths are too many.
+// The pause before a daemon is started again that did not live long, and how many quick
+// deaths are too many.
 const (
 	restartPause = 200 * time.Millisecond
 	quickDeath   = 2 * time.Second
@@ -72,10 +75,13 @@ func (d *daemons) keep(one *daemon) {
 			return
 		}
 		// Who was killed did nothing wrong; who ends by itself may do so again at once.
+		enough := restartPause
 		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Exited() {
 			deaths++
+			enough = quickDeath
 		}
-		if time.Since(began) > quickDeath {
+		lived := time.Since(began)
+		if lived > quickDeath {
 			deaths = 0
 		}
 		if deaths >= maxDeaths {
@@ -86,7 +92,9 @@ func (d *daemons) keep(one *daemon) {
 			return
 		}
 		d.say(fmt.Sprintf("%s ended (%v): started again", one.title(), err))
-		time.Sleep(restartPause)
+		if lived < enough {
+			time.Sleep(restartPause)
+		}
 	}
 }
 
@@ -110,7 +118,7 @@ func (d *daemons) once(one *daemon) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	log, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := openLog(path)
 	if err != nil {
 		return err
 	}
@@ -118,10 +126,10 @@ func (d *daemons) once(one *daemon) error {
 	cmd := exec.Command(d.program, one.args...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, d.environ
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	if err := one.begin(cmd, d.isEnding); err != nil {
+	if err := one.begin(cmd, d); err != nil {
 		return err
 	}
-	err = cmd.Wait()
+	err = d.orphans.Wait(cmd)
 	one.mu.Lock()
 	one.cmd = nil
 	one.mu.Unlock()
@@ -131,14 +139,28 @@ func (d *daemons) once(one *daemon) error {
 	return err
 }
 
+// maxLog is how long a log may be when a daemon is started.
+const maxLog = 16 << 20
+
+// openLog opens a log for appending. One that has become long gives way to a new one, and
+// is the one before.
+func openLog(path string) (*os.File, error) {
+	if st, err := os.Stat(path); err == nil && st.Size() > maxLog {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return nil, fmt.Errorf("turn log: %w", err)
+		}
+	}
+	return os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+}
+
 // begin starts the process, unless the cluster ends.
-func (one *daemon) begin(cmd *exec.Cmd, ending func() bool) error {
+func (one *daemon) begin(cmd *exec.Cmd, d *daemons) error {
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	if ending() {
+	if d.isEnding() {
 		return context.Canceled
 	}
-	if err := cmd.Start(); err != nil {
+	if err := d.orphans.Start(cmd); err != nil {
 		return err
 	}
 	one.cmd = cmd
@@ -184,39 +206,62 @@ const (
 	endPatience        = 25 * time.Second
 )
 
+// sameSignal is how long after the first signal another one is still the same: timeout(1)
+// and terminals that close send theirs to this process and to its group.
+const sameSignal = time.Second
+
 // end ends the daemons: the controller first, so that nothing new starts, and then the
 // agents, with their steps unless these are kept. Another signal ends all at once.
 func (d *daemons) end(keep bool, signals <-chan os.Signal) error {
 	d.mu.Lock()
 	d.ending = true
 	d.mu.Unlock()
+	hurry, done := make(chan struct{}), make(chan struct{})
+	defer close(done)
+	go func() {
+		for began := time.Now(); ; {
+			select {
+			case <-signals:
+				if time.Since(began) > sameSignal {
+					close(hurry)
+					return
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
 	agents := syscall.SIGINT
 	if keep {
 		agents = syscall.SIGTERM
 	}
 	controller, others := d.all[0], d.all[1:]
 	controller.signal(syscall.SIGTERM)
-	late := controller.wait(signals, controllerPatience)
+	late := controller.wait(hurry, controllerPatience)
 	for _, one := range others {
 		one.signal(agents)
 	}
 	deadline := time.Now().Add(endPatience)
 	for _, one := range others {
-		late = append(late, one.wait(signals, time.Until(deadline))...)
+		late = append(late, one.wait(hurry, time.Until(deadline))...)
 	}
-	if len(late) > 0 {
-		slices.Sort(late)
-		return fmt.Errorf("stop cluster: killed because they did not end: %s", strings.Join(late, ", "))
+	d.orphans.End(time.Second) // of agents that ended just now
+	if len(late) == 0 {
+		return nil
 	}
-	return nil
+	slices.Sort(late)
+	return &fault.Error{
+		What: fmt.Errorf("stop cluster: killed because they did not end: %s", strings.Join(late, ", ")),
+		Hint: "steps may go on; gangway up with the same state directory takes them up, and ends them with its end",
+	}
 }
 
-// wait waits for the end of a daemon, and kills it when the time is over or a signal comes.
-func (one *daemon) wait(signals <-chan os.Signal, patience time.Duration) (late []string) {
+// wait waits for the end of a daemon, and kills it when the time is over or others hurry.
+func (one *daemon) wait(hurry <-chan struct{}, patience time.Duration) (late []string) {
 	select {
 	case <-one.done:
 		return nil
-	case <-signals:
+	case <-hurry:
 	case <-time.After(patience):
 	}
 	one.signal(syscall.SIGKILL)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -20,49 +19,111 @@ import (
 	"github.com/gangway-hpc/gangway/launcher/step"
 )
 
-// discovery is the file by which commands find the cluster.
+// discovery is the file by which commands find the cluster, and the lock by which it has
+// its name.
 type discovery struct {
 	path string
 	file api.Found
+	lock *fsx.Lock
 }
 
-// newDiscovery refuses a name that a cluster which runs has.
+// newDiscovery takes a name, and refuses one that a cluster which runs has. That is in its
+// file once it is ready, so the name is locked until then, too.
 func newDiscovery(getenv func(string) string, name, socket string) (*discovery, error) {
 	dirs := step.RunDirs(getenv)
-	for _, f := range api.Discover(dirs) {
-		if f.Name == name {
-			return nil, &fault.Error{
-				What:  fmt.Errorf("run cluster %s: another one of that name runs", name),
-				Cause: fmt.Sprintf("process %d runs it, at %s", f.PID, f.Socket),
-				Hint:  "give this one another name: --name NAME",
-			}
-		}
+	d := &discovery{path: filepath.Join(dirs[0], "clusters", name+".json")}
+	if err := os.MkdirAll(filepath.Dir(d.path), 0o700); err != nil {
+		return nil, fmt.Errorf("take the cluster's name: %w", err)
+	}
+	var err error
+	if d.lock, err = fsx.TryAcquire(d.lockFile(), fsx.Exclusive); errors.Is(err, fsx.ErrLocked) {
+		return nil, taken(dirs, name, "it is starting, or ending")
+	} else if err != nil {
+		return nil, fmt.Errorf("take the cluster's name: %w", err)
+	}
+	if err := taken(dirs, name, ""); err != nil { // in another of the directories
+		return nil, errors.Join(err, d.free())
 	}
 	start, err := agent.StartOf(os.Getpid())
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, d.free())
 	}
-	return &discovery{
-		filepath.Join(dirs[0], "clusters", name+".json"),
-		api.Found{Name: name, Socket: "unix:" + socket, PID: os.Getpid(), Start: start},
-	}, nil
+	d.file = api.Found{Name: name, Socket: "unix:" + socket, PID: os.Getpid(), Start: start}
+	if err := d.forget(); err != nil {
+		return nil, errors.Join(err, d.free())
+	}
+	return d, nil
 }
 
-func (d *discovery) publish() error {
-	if err := os.MkdirAll(filepath.Dir(d.path), 0o700); err != nil {
-		return fmt.Errorf("make the cluster known: %w", err)
+// forget removes the files of other names that this cluster had when it was killed.
+func (d *discovery) forget() error {
+	names, err := filepath.Glob(filepath.Join(filepath.Dir(d.path), "*.json"))
+	if err != nil {
+		return fmt.Errorf("forget the cluster's other names: %w", err)
 	}
+	for _, path := range names {
+		other := &discovery{path: path}
+		if path == d.path || !other.left(d.file.Socket) {
+			continue
+		}
+		if other.lock, err = fsx.TryAcquire(other.lockFile(), fsx.Exclusive); errors.Is(err, fsx.ErrLocked) {
+			continue // another cluster takes the name just now
+		} else if err != nil {
+			return fmt.Errorf("forget the cluster's other names: %w", err)
+		}
+		end := other.free
+		if other.left(d.file.Socket) { // still
+			end = other.remove
+		}
+		if err := end(); err != nil {
+			return fmt.Errorf("forget the cluster's other names: %w", err)
+		}
+	}
+	return nil
+}
+
+// left says whether the file is of a cluster that had a socket and does not run.
+func (d *discovery) left(socket string) bool {
+	var f api.Found
+	b, err := os.ReadFile(d.path)
+	return err == nil && json.Unmarshal(b, &f) == nil && f.Socket == socket && !f.Alive()
+}
+
+// taken is the error of a name that a cluster has: one that is found, or else one of which
+// only this is known; nil where nothing is.
+func taken(dirs []string, name, known string) error {
+	for _, f := range api.Discover(dirs) {
+		if f.Name == name {
+			known = fmt.Sprintf("process %d runs it, at %s", f.PID, f.Socket)
+		}
+	}
+	if known == "" {
+		return nil
+	}
+	return &fault.Error{
+		What:  fmt.Errorf("run cluster %s: another one of that name runs", name),
+		Cause: known,
+		Hint:  "give this one another name: --name NAME",
+	}
+}
+
+func (d *discovery) lockFile() string { return strings.TrimSuffix(d.path, ".json") + ".lock" }
+
+// publish lets commands find the cluster.
+func (d *discovery) publish() error {
 	return fsx.WriteFile(context.Background(), d.path, fsx.Options{Mode: 0o600}, func(f *os.File) error {
 		return json.NewEncoder(f).Encode(d.file)
 	})
 }
 
-func (d *discovery) remove() error {
-	if err := os.Remove(d.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
+// hide is the end of that. The name stays taken.
+func (d *discovery) hide() error { return gone(d.path) }
+
+// remove is the end of both: what was published just now goes too.
+func (d *discovery) remove() error { return errors.Join(d.hide(), d.free()) }
+
+// free lets others have the name.
+func (d *discovery) free() error { return errors.Join(gone(d.lockFile()), d.lock.Release()) }
 
 // waitReady waits until the controller answers, then publishes it, and waits until all
 // nodes have registered.

@@ -12,12 +12,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/fsx"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/slurm"
+	"github.com/gangway-hpc/gangway/internal/socket"
 	"github.com/gangway-hpc/gangway/launcher/agent"
 	"github.com/gangway-hpc/gangway/launcher/step"
 )
@@ -38,11 +40,8 @@ type holder struct {
 
 // openState takes a state directory, or says who has it.
 func openState(ctx context.Context, dir string) (*state, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make state directory: %w", err)
-	}
-	if err := os.Chmod(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("take state directory: %w", err)
+	if err := ownDir(dir); err != nil {
+		return nil, err
 	}
 	lock, err := fsx.TryAcquire(filepath.Join(dir, "lock"), fsx.Exclusive)
 	if errors.Is(err, fsx.ErrLocked) {
@@ -57,6 +56,17 @@ func openState(ctx context.Context, dir string) (*state, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// ownDir makes a state directory, or makes one that is there this user's alone.
+func ownDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make state directory: %w", err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return fmt.Errorf("take state directory: %w", err)
+	}
+	return nil
 }
 
 func heldBy(dir string) error {
@@ -74,11 +84,15 @@ func heldBy(dir string) error {
 func (s *state) close() { _ = s.lock.Release() } // it ends with the process
 
 func (s *state) write(ctx context.Context, name string, v any) error {
-	return fsx.WriteFile(ctx, filepath.Join(s.dir, name), fsx.Options{Mode: 0o600}, func(f *os.File) error {
+	err := fsx.WriteFile(ctx, filepath.Join(s.dir, name), fsx.Options{Mode: 0o600}, func(f *os.File) error {
 		e := json.NewEncoder(f)
 		e.SetIndent("", "  ")
 		return e.Encode(v)
 	})
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return &fault.Error{What: err, Hint: "make room there, or have the cluster elsewhere: gangway up --state-dir DIR"}
+	}
+	return err
 }
 
 func (s *state) controller() string { return filepath.Join(s.sockets, "controller.sock") }
@@ -86,9 +100,6 @@ func (s *state) wire() string       { return filepath.Join(s.sockets, "wire.sock
 func (s *state) agent(node string) string {
 	return filepath.Join(s.sockets, "nodes", node, "agent.sock")
 }
-
-// longestSocket is how many bytes the name of a socket may have (unix(7)).
-const longestSocket = 107
 
 // makeSockets finds where sockets go, and makes the directories. Where the state
 // directory's name is too long they go below the run directory, and the state directory
@@ -99,7 +110,7 @@ func (s *state) makeSockets(getenv func(string) string, c *job.Cluster) error {
 	for _, n := range c.Nodes {
 		longest = max(longest, len(s.agent(n.Name)))
 	}
-	if longest > longestSocket {
+	if longest > socket.Longest {
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(s.dir)) // never fails
 		s.sockets = filepath.Join(step.RunDirs(getenv)[0], "up-"+hex.EncodeToString(h.Sum(nil)))
@@ -114,15 +125,15 @@ func (s *state) makeSockets(getenv func(string) string, c *job.Cluster) error {
 	if s.sockets == s.dir {
 		return nil
 	}
-	if len(s.sockets)+longest-len(s.dir) > longestSocket {
+	if len(s.sockets)+longest-len(s.dir) > socket.Longest {
 		return &fault.Error{
-			What: fmt.Errorf("make sockets in %s: the name is longer than %d bytes", s.sockets, longestSocket),
+			What: fmt.Errorf("make sockets in %s: the name is longer than %d bytes", s.sockets, socket.Longest),
 			Hint: "choose a shorter state directory: --state-dir DIR, or run directory: GANGWAY_RUNTIME_DIR=DIR",
 		}
 	}
 	for _, path := range []string{s.controller(), s.wire()} {
 		link := filepath.Join(s.dir, filepath.Base(path))
-		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := gone(link); err != nil {
 			return err
 		}
 		if err := os.Symlink(path, link); err != nil {
@@ -141,7 +152,7 @@ func (u *upFlags) declare(ctx context.Context, s *state) (*job.Cluster, error) {
 	case err != nil:
 		return nil, err
 	case !u.given && (u.name == "" || u.name == old.Name):
-		return &old, nil
+		return &old, fits(len(old.Nodes), rooms())
 	}
 	c := old
 	if u.given || len(old.Nodes) == 0 {
@@ -161,7 +172,7 @@ func (u *upFlags) declare(ctx context.Context, s *state) (*job.Cluster, error) {
 	if c.Name == "" {
 		c.Name = filepath.Base(s.dir)
 	}
-	if err := checkName(c.Name); err != nil {
+	if err := errors.Join(checkName(c.Name), fits(len(c.Nodes), rooms())); err != nil {
 		return nil, err
 	}
 	return &c, s.write(ctx, clusterFile, c)
@@ -182,6 +193,9 @@ func (u *upFlags) cluster(ctx context.Context, s *state) (job.Cluster, error) {
 	}
 	if u.nodes < 1 {
 		return job.Cluster{}, fault.Usage(fmt.Errorf("--nodes %d: a cluster has at least one node", u.nodes), "gangway up --nodes 4")
+	}
+	if err := fits(u.nodes, rooms()); err != nil {
+		return job.Cluster{}, err
 	}
 	machine, notes, err := agent.Hardware(ctx, "")
 	if err != nil {
@@ -205,6 +219,7 @@ func (u *upFlags) cluster(ctx context.Context, s *state) (job.Cluster, error) {
 		if node.GRES, err = slurm.ParseGRES(u.gres); err != nil {
 			return job.Cluster{}, fault.Usage(fmt.Errorf("--gres: %w", err), "--gres gpu:h100:8")
 		}
+		s.warnings = append(s.warnings, oddGRES(node.GRES)...)
 	case u.nodes > 1 && len(machine.GRES) > 0:
 		s.warnings = append(s.warnings, fmt.Sprintf("the nodes have no GPUs: %d nodes would share the machine's; declare them: --gres", u.nodes))
 		node.GRES = nil
@@ -225,6 +240,18 @@ func (u *upFlags) cluster(ctx context.Context, s *state) (job.Cluster, error) {
 	return c, nil
 }
 
+// oddGRES is about resources that are no devices of a node: "h100:8" declares something of that
+// name, which is not what was meant, more often than not.
+func oddGRES(all []job.GRES) []string {
+	var odd []string
+	for _, g := range all {
+		if g.Name != "gpu" {
+			odd = append(odd, fmt.Sprintf("--gres: each node has %d of a resource named %s, to which no device belongs; if that was to be GPUs: --gres gpu:8, or gpu:h100:8", g.Count, g.Name))
+		}
+	}
+	return odd
+}
+
 // fromSlurm is the cluster of Slurm's configuration.
 func (u *upFlags) fromSlurm(s *state) (job.Cluster, error) {
 	conf, err := slurm.Load(u.slurmConf)
@@ -233,6 +260,9 @@ func (u *upFlags) fromSlurm(s *state) (job.Cluster, error) {
 	}
 	for _, w := range conf.Warnings {
 		s.warnings = append(s.warnings, w.String())
+	}
+	if conf.More > 0 {
+		s.warnings = append(s.warnings, fmt.Sprintf("%d more settings cannot do what was meant, or are otherwise than in Slurm; see gangway slurm lint %s", conf.More, u.slurmConf))
 	}
 	c := job.Cluster{Name: conf.Name, Declared: true, Partitions: conf.Partitions, Network: conf.Network, Config: conf.Config}
 	for _, n := range conf.Nodes {

@@ -3,15 +3,19 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/socket"
 	"github.com/gangway-hpc/gangway/launcher/agent"
 )
 
@@ -45,6 +49,17 @@ func TestDeclare(t *testing.T) {
 	if p := c.Partitions; len(p) != 1 || !p[0].Default || len(p[0].Nodes) != 12 || p[0].MemoryPerCPU != 1600 || p[0].DefaultTime != 0 || p[0].MaxTime != 0 {
 		t.Errorf("%+v", p)
 	}
+	for gres, want := range map[string]int{"gpu:8": 0, "gpu": 0, "foo": 1, "h100:8": 1, "gpu:h100:2,foo:2,bar:3": 2} {
+		_, s, err := declared(t, &upFlags{stateDir: filepath.Join(t.TempDir(), "s"), nodes: 1, gres: gres, given: true})
+		if err != nil || len(s.warnings) != want {
+			t.Errorf("--gres %s: %v, %q", gres, err, s.warnings)
+		}
+		for _, w := range s.warnings {
+			if !strings.Contains(w, "if that was to be GPUs: --gres gpu:8") {
+				t.Errorf("--gres %s: %s", gres, w)
+			}
+		}
+	}
 	if got := describe(c); got != "n[01-12] with 64 CPUs and gpu:h100:8,tmpdisk:10 each" {
 		t.Error(got)
 	}
@@ -60,7 +75,7 @@ func TestDeclare(t *testing.T) {
 	if err != nil || named.Name != "b" || len(named.Nodes) != 2 || named.ID != c.ID {
 		t.Errorf("%v: %+v", err, named)
 	}
-	for _, bad := range []*upFlags{{nodes: 0}, {nodes: 1, cpus: -1}, {nodes: 1, memory: "x"}, {nodes: 1, gres: "gpu:h100:x"}, {nodes: 1, name: "a/b"}} {
+	for _, bad := range []*upFlags{{nodes: 0}, {nodes: 1, cpus: -1}, {nodes: 1, memory: "x"}, {nodes: 1, gres: "gpu:h100:x"}, {nodes: 1, name: "a/b"}, {nodes: 100_000}} {
 		bad.stateDir, bad.given = filepath.Join(t.TempDir(), "s"), true
 		if _, _, err := declared(t, bad); fault.Code(err) != fault.CodeUsage {
 			t.Errorf("%+v: %v", bad, err)
@@ -128,7 +143,7 @@ func TestLongNames(t *testing.T) {
 		t.Errorf("%v: %s", err, short.sockets)
 	}
 	long := &state{dir: filepath.Join(run, strings.Repeat("long", 30))}
-	if err := long.makeSockets(getenv, c); err != nil || len(long.agent("n1")) > longestSocket {
+	if err := long.makeSockets(getenv, c); err != nil || len(long.agent("n1")) > socket.Longest {
 		t.Errorf("%v: %s", err, long.sockets)
 	}
 	if to, err := os.Readlink(filepath.Join(long.dir, "controller.sock")); err != nil || to != long.controller() {
@@ -153,14 +168,18 @@ func TestDiscovery(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// It has its name before anybody can find it.
+	if _, err := newDiscovery(getenv, "a", "/t"); err == nil || !strings.Contains(fault.Text("", err, false), "it is starting") {
+		t.Errorf("a second cluster of a name: %v", err)
+	}
 	if err := d.publish(); err != nil {
 		t.Fatal(err)
 	}
 	if found := api.Discover(dirs); len(found) != 1 || found[0].Socket != "unix:/s" || found[0].PID != os.Getpid() {
 		t.Errorf("%+v", found)
 	}
-	if _, err := newDiscovery(getenv, "a", "/t"); err == nil {
-		t.Error("a second cluster of a name")
+	if _, err := newDiscovery(getenv, "a", "/t"); err == nil || !strings.Contains(fault.Text("", err, false), fmt.Sprint("process ", os.Getpid())) {
+		t.Errorf("a second cluster of a name: %v", err)
 	}
 	stale := d.file
 	stale.Name, stale.Start = "b", stale.Start+1
@@ -171,14 +190,59 @@ func TestDiscovery(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dirs[0], "clusters", "b.json"), b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newDiscovery(getenv, "b", "/t"); err != nil {
-		t.Error("a name that a dead one had:", err)
+	b2, err := newDiscovery(getenv, "b", "/t")
+	if err != nil {
+		t.Fatal("a name that a dead one had:", err)
+	}
+	if err := b2.remove(); err != nil {
+		t.Error(err)
+	}
+	// What is left of the name that a cluster had before goes, and nobody else's.
+	for name, socket := range map[string]string{"old": "unix:/u", "other": "unix:/v"} {
+		stale.Name, stale.Socket = name, socket
+		b, err := json.Marshal(stale)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dirs[0], "clusters", name+".json"), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	renamed, err := newDiscovery(getenv, "new", "/u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dirs[0], "clusters", "o*")); err != nil || len(left) != 1 || filepath.Base(left[0]) != "other.json" {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if err := errors.Join(renamed.remove(), os.Remove(filepath.Join(dirs[0], "clusters", "other.json"))); err != nil {
+		t.Error(err)
 	}
 	if err := d.remove(); err != nil {
 		t.Fatal(err)
 	}
 	if found := api.Discover(dirs); len(found) != 0 {
 		t.Errorf("%+v", found)
+	}
+	if left, err := os.ReadDir(filepath.Join(dirs[0], "clusters")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestFits: more nodes than there is room for are refused, by what there is least of.
+func TestFits(t *testing.T) {
+	all := []room{{9, "nine"}, {7, "seven"}, {1 << 40, "many"}}
+	if err := fits(7, all); err != nil {
+		t.Error(err)
+	}
+	err := fits(8, all)
+	if f, ok := errors.AsType[*fault.Error](err); !ok || fault.Code(err) != fault.CodeUsage || f.Cause != "seven" || !strings.Contains(f.Hint, "--nodes 7") {
+		t.Errorf("%v", err)
+	}
+	for _, r := range rooms() {
+		if r.nodes < 1 || r.why == "" {
+			t.Errorf("%+v", r)
+		}
 	}
 }
 
@@ -191,17 +255,108 @@ func TestLastError(t *testing.T) {
 	}
 }
 
-// TestStore: where images are, by what the user has set.
+// TestStore: where images are, by what the user has set: the same for agents and commands.
 func TestStore(t *testing.T) {
-	for _, c := range []struct{ store, cache, home, want string }{
-		{"/s", "/c", "/h", "/s"}, {"", "/c", "/h", "/c/gangway"}, {"", "", "/h", "/h/.cache/gangway"}, {"", "", "", ""},
+	conf := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(conf, "gangway"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(conf, "gangway", "gangway.toml"), []byte("[image]\nstore = \"/t\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ store, cache, home, config, want string }{
+		{"/s", "/c", "/h", "", "/s"},
+		{"", "/c", "/h", "", "/c/gangway"},
+		{"", "", "/h", "", "/h/.cache/gangway"},
+		{"", "", "", "", ""},
+		{"", "/c", "/h", conf, "/t"},
+		{"/s", "/c", "/h", conf, "/s"},
 	} {
-		env := map[string]string{"GANGWAY_STORE": c.store, "XDG_CACHE_HOME": c.cache, "HOME": c.home}
+		env := map[string]string{"GANGWAY_STORE": c.store, "XDG_CACHE_HOME": c.cache, "HOME": c.home, "XDG_CONFIG_HOME": c.config}
 		if got, err := storeDir(func(n string) string { return env[n] }); got != c.want || (err != nil) != (c.want == "") {
 			t.Errorf("%+v: %s, %v", c, got, err)
 		}
 	}
 	if _, err := agent.StartOf(os.Getpid()); err != nil {
 		t.Error(err)
+	}
+}
+
+// shells are daemons that are shell scripts, all of which have said that they are ready.
+func shells(t *testing.T, script string) *daemons {
+	t.Helper()
+	d := &daemons{dir: t.TempDir(), program: "/bin/sh", environ: os.Environ(), say: func(text string) { t.Log(text) }}
+	for _, name := range []string{daemonController, "n1", "n2"} {
+		d.start(name, "-c", script)
+	}
+	for _, one := range d.all {
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			if b, _ := os.ReadFile(d.log(one)); len(b) > 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal(one.name, "does not start")
+			}
+		}
+	}
+	return d
+}
+
+// TestEndAtOnce: daemons that do not end are killed, all of them, when a second signal
+// comes; it is said which.
+func TestEndAtOnce(t *testing.T) {
+	d := shells(t, "trap '' TERM INT; echo ready; while :; do sleep 0.05; done")
+	signals := make(chan os.Signal, 1)
+	time.AfterFunc(sameSignal+100*time.Millisecond, func() { signals <- syscall.SIGINT })
+	err := d.end(false, signals)
+	f, ok := errors.AsType[*fault.Error](err)
+	if !ok || f.Hint == "" || !strings.Contains(err.Error(), "agent of n1, agent of n2, controller") {
+		t.Errorf("%v", err)
+	}
+	for _, one := range d.all {
+		if one.cmd != nil {
+			t.Errorf("%s still runs", one.name)
+		}
+	}
+}
+
+// TestEndTwice: a signal that comes twice, as timeout(1) sends it, hurries nobody.
+func TestEndTwice(t *testing.T) {
+	d := shells(t, "trap 'sleep 0.3; exit 0' TERM INT; echo ready; while :; do sleep 0.05; done")
+	signals := make(chan os.Signal, 1)
+	signals <- syscall.SIGTERM
+	if err := d.end(false, signals); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLogs: a log that is long is turned when its daemon is started, and one that is not
+// goes on.
+func TestLogs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	for _, c := range []struct {
+		before int64
+		after  int64
+	}{{0, 2}, {maxLog, maxLog + 2}, {maxLog + 1, 2}} {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(path, c.before); err != nil {
+			t.Fatal(err)
+		}
+		f, err := openLog(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString("x\n"); err != nil {
+			t.Error(err)
+		}
+		st, err := os.Stat(path)
+		if err = errors.Join(err, f.Close()); err != nil || st.Size() != c.after {
+			t.Errorf("after %d bytes: %v, %v", c.before, st, err)
+		}
+	}
+	if st, err := os.Stat(path + ".1"); err != nil || st.Size() != maxLog+1 {
+		t.Errorf("the one before: %v, %v", st, err)
 	}
 }

@@ -60,7 +60,23 @@ func TestParseTorchrun(t *testing.T) {
 	if !ok || got.Nnodes != "$SLURM_NNODES" || got.NprocPerNode != "8" {
 		t.Errorf("in a shell: %+v, %v", got, ok)
 	}
-	for _, args := range []string{"python train.py", "sh -c true", "mytorchrun x", "python -m torch.distributed"} {
+	for _, text := range []string{
+		"cd /src; python prepare.py && torchrun --nnodes=2 x.py", "python prepare.py; exec torchrun --nnodes=2 x.py", "numactl -N 0 torchrun --nnodes=2 x.py",
+		"if true; then torchrun --nnodes=2 x.py; fi",
+	} {
+		if got, ok := ParseTorchrun([]string{"bash", "-c", text}); !ok || got.Nnodes != "2" {
+			t.Errorf("%s: %+v, %v", text, got, ok)
+		}
+	}
+	for _, args := range []string{"nsys profile -o out torchrun --nnodes 2 x.py", "env A=1 torchrun --nnodes=2 x.py", "nsys profile --stats=true torchrun --nnodes=2 x.py"} {
+		if got, ok := ParseTorchrun(strings.Fields(args)); !ok || got.Nnodes != "2" {
+			t.Errorf("%s: %+v, %v", args, got, ok)
+		}
+	}
+	for _, args := range []string{
+		"python train.py", "sh -c true", "mytorchrun x", "python -m torch.distributed",
+		"python train.py --launcher torchrun", "python launch.py torchrun --nnodes=2", "train --launcher torchrun --nnodes=2", "python -m mine torchrun",
+	} {
 		if got, ok := ParseTorchrun(strings.Fields(args)); ok {
 			t.Errorf("%s: %+v", args, got)
 		}

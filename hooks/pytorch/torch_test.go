@@ -29,7 +29,7 @@ dist.destroy_process_group()
 // backend and no endpoint, with the static one and no number of the node, with nothing.
 func TestTorch(t *testing.T) {
 	if testing.Short() {
-		t.Skip("short")
+		t.Skip("-short leaves out what starts PyTorch, which takes half a minute")
 	}
 	python(t)
 	t.Run("ranks", func(t *testing.T) { meet(t, 2) })

@@ -24,22 +24,36 @@ type Torchrun struct {
 // ParseTorchrun finds torchrun in a command, also as a module of python's and in a text
 // that a shell is to run, and reads its options as argparse does: with dashes or
 // underscores, abbreviated, with a value behind "=" or in the next word. Its own end where
-// the script begins.
+// the script begins. The word may mean something else: a script's argument, or the value of
+// an option, as in --launcher torchrun.
 func ParseTorchrun(args []string) (Torchrun, bool) {
 	for i, arg := range args {
-		if rest, ok := begins(args[i:]); ok {
+		if rest, ok := begins(args[i:]); ok && isCommand(args[:i]) {
 			return options(rest), true
 		}
 		if strings.ContainsAny(arg, " \n\t") { // of sh -c
 			words := strings.Fields(arg)
+			start := 0 // of a command
 			for j := range words {
-				if rest, ok := begins(words[j:]); ok {
+				if rest, ok := begins(words[j:]); ok && isCommand(words[start:j]) {
 					return options(rest), true
+				}
+				if strings.HasSuffix(words[j], ";") || words[j] == "&&" || words[j] == "||" || words[j] == "|" || words[j] == "then" || words[j] == "do" {
+					start = j + 1
 				}
 			}
 		}
 	}
 	return Torchrun{}, false
+}
+
+// isCommand says whether a word can be a program's name, given those before it: programs that
+// start others, and their options.
+func isCommand(before []string) bool {
+	if n := len(before); n > 0 && strings.HasPrefix(before[n-1], "--") && !strings.Contains(before[n-1], "=") {
+		return false
+	}
+	return !slices.ContainsFunc(before, func(word string) bool { return strings.HasSuffix(word, ".py") || word == "-m" })
 }
 
 // begins says whether words are torchrun and its arguments, which it returns.

@@ -206,7 +206,7 @@ func explainConnection(e *endpoint, u *url.URL, err error) error {
 	case errors.As(err, &verify):
 		return &fault.Error{What: what, Cause: "the certificate of " + host + " is not valid", Hint: "check the clock (date), and ask who runs " + host}
 	case errors.As(err, &dns) && dns.IsNotFound && !e.reached.Load():
-		return &fault.Error{What: what, Cause: "no machine has the name " + clean(u.Hostname(), 200), Hint: "check how the registry is written: docker://HOST/REPOSITORY:TAG"}
+		return &fault.Error{What: what, Cause: "no machine has the name " + clean(u.Hostname(), 200), Hint: "check how the registry is written: docker://HOST/REPOSITORY:TAG, and the network and DNS of this machine"}
 	}
 	return what
 }

@@ -28,14 +28,14 @@ func (c *Client) Submit(ctx context.Context, s *Submit) (a Submitted, err error)
 
 // Jobs asks for the jobs that q chooses; History for those that are over, too.
 func (c *Client) Jobs(ctx context.Context, q *Query) (p Page[Job], err error) {
-	b, kind, err := c.bytes(ctx, "/v1/jobs?"+q.Values().Encode(), Packed)
+	text, kind, err := c.text(ctx, "/v1/jobs?"+q.Values().Encode(), Packed)
 	if err != nil {
 		return p, err
 	}
 	if kind == Packed {
-		return ParsePacked(string(b))
+		return ParsePacked(text)
 	}
-	if err := json.Unmarshal(b, &p); err != nil {
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
 		return p, fmt.Errorf("read answer of %s: %w", c.address, err)
 	}
 	return p, nil
@@ -68,6 +68,16 @@ func (c *Client) EndStep(ctx context.Context, id job.ID, step job.StepID) error 
 	return c.call(ctx, http.MethodDelete, jobPath(id)+"/steps/"+step.String(), nil, nil, false)
 }
 
+// EndStepOvertime is EndStep for a step whose own time is up, which its output says.
+func (c *Client) EndStepOvertime(ctx context.Context, id job.ID, step job.StepID) error {
+	return c.call(ctx, http.MethodDelete, jobPath(id)+"/steps/"+step.String()+"?overtime=1", nil, nil, false)
+}
+
+// EndStepNamed is EndStep for a job or task of an array as they are written: 12, 12_3.
+func (c *Client) EndStepNamed(ctx context.Context, name string, step job.StepID) error {
+	return c.call(ctx, http.MethodDelete, "/v1/jobs/"+url.PathEscape(name)+"/steps/"+step.String(), nil, nil, false)
+}
+
 // CancelNamed is Cancel for a job or tasks of an array as they are written: 12, 12_3.
 func (c *Client) CancelNamed(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, "/v1/jobs/"+url.PathEscape(name), nil, nil, false)
@@ -87,6 +97,7 @@ func (c *Client) Signal(ctx context.Context, id job.ID, change *Change) error {
 func (c *Client) Step(ctx context.Context, id job.ID, r *StepRequest) (s Step, err error) {
 	for deadline := time.Now().Add(c.patience); ; {
 		err = c.call(ctx, http.MethodPost, jobPath(id)+"/steps", r, &s, true)
+		c.located(&s)
 		// The controller may have gone with the request. Asked once more it answers the same.
 		away, ok := errors.AsType[*Unreachable](err)
 		if !ok || away.Timeout || r.Once == "" || time.Now().After(deadline) || ctx.Err() != nil {
@@ -98,12 +109,14 @@ func (c *Client) Step(ctx context.Context, id job.ID, r *StepRequest) (s Step, e
 // Steps asks for the steps of a job.
 func (c *Client) Steps(ctx context.Context, id job.ID) (p Page[Step], err error) {
 	err = c.call(ctx, http.MethodGet, jobPath(id)+"/steps", nil, &p, false)
+	c.locatedAll(p.Items)
 	return p, err
 }
 
 // StepOf asks for one step, with how its ranks ended.
 func (c *Client) StepOf(ctx context.Context, id job.ID, step job.StepID) (s Step, err error) {
 	err = c.call(ctx, http.MethodGet, jobPath(id)+"/steps/"+step.String(), nil, &s, false)
+	c.located(&s)
 	return s, err
 }
 
@@ -116,7 +129,12 @@ func (c *Client) Hold(ctx context.Context, id job.ID) error {
 // Watch calls f for what happens to the jobs that q chooses, and their steps; first for
 // how they are. It returns nil when f says false, io.EOF when the controller ends it.
 func (c *Client) Watch(ctx context.Context, q *Query, f func(*Event) bool) error {
-	return lines(ctx, c, http.MethodGet, "/v1/watch?"+q.Values().Encode(), nil, f)
+	return lines(ctx, c, http.MethodGet, "/v1/watch?"+q.Values().Encode(), nil, func(e *Event) bool {
+		if e.Step != nil {
+			c.located(e.Step)
+		}
+		return f(e)
+	})
 }
 
 func jobPath(id job.ID) string { return "/v1/jobs/" + id.String() }
@@ -155,6 +173,8 @@ func (q *Query) Values() url.Values {
 	number("limit", int64(q.Limit))
 	flag("tasks", q.Tasks)
 	flag("recent", q.Recent)
+	flag("whole", q.Whole)
+	flag("duplicates", q.Attempts)
 	if q.After != "" {
 		v.Set("after", q.After)
 	}

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -27,20 +29,24 @@ const (
 // Client talks to one service: the controller, or an agent.
 type Client struct {
 	address string
+	release string // of the program that asks
 	dial    func(ctx context.Context) (net.Conn, error)
 	http    *http.Client
+	prefix  string // of paths, see way
 	// patience is how long nobody may be there before that is an error.
 	patience time.Duration
 }
 
-// Dial makes a Client for an address: unix:PATH or host:port. It connects when the first
+// Dial makes a Client for an address: unix:PATH or host:port, or node:NAME@ one of these for
+// the agent of a node by way of who is there. It connects when the first
 // request is made.
 func Dial(address string) *Client {
-	network, name := "tcp", address
-	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+	to, prefix := way(address)
+	network, name := "tcp", to
+	if path, ok := strings.CutPrefix(to, "unix:"); ok {
 		network, name = "unix", path
 	}
-	c := &Client{address: address}
+	c := &Client{address: address, prefix: prefix}
 	dialer := net.Dialer{Timeout: dialTimeout}
 	c.dial = func(ctx context.Context) (net.Conn, error) {
 		for deadline := time.Now().Add(c.patience); ; {
@@ -64,6 +70,12 @@ func Dial(address string) *Client {
 // returns it: the programs of a job are not to fail because the controller starts again.
 func (c *Client) WaitFor(patience time.Duration) *Client {
 	c.patience = patience
+	return c
+}
+
+// Of says of which release the program is that asks, and returns the Client.
+func (c *Client) Of(release string) *Client {
+	c.release = release
 	return c
 }
 
@@ -99,10 +111,11 @@ func (c *Client) unreachable(err error) error {
 	if timeout {
 		err = errors.New("no answer in time")
 	}
-	return &fault.Error{
-		What: &Unreachable{Address: c.address, Err: err, Timeout: timeout},
-		Hint: "is it running? gangway up starts one here", Code: fault.CodeUnreachable,
+	hint := "is it running? gangway up starts one here"
+	if errors.Is(err, fs.ErrPermission) {
+		hint = "somebody else's cluster is there; gangway up starts one of your own, and GANGWAY_CLUSTER says which one is meant"
 	}
+	return &fault.Error{What: &Unreachable{Address: c.address, Err: err, Timeout: timeout}, Hint: hint, Code: fault.CodeUnreachable}
 }
 
 // call sends in as JSON and reads the answer into out; nil is none. Where wait is false
@@ -145,21 +158,28 @@ func (c *Client) do(ctx context.Context, method, path string, in any, accept str
 		if err != nil {
 			return nil, fmt.Errorf("write request: %w", err)
 		}
+		if len(b) > MaxRequest { // it would be refused after it was sent
+			return nil, &fault.Error{
+				What: fmt.Errorf("send request: it has %d bytes; the most is %d", len(b), MaxRequest), Code: fault.CodeUsage,
+				Hint: "what is long is mostly the environment: --export=NONE leaves it out; read large data from a file",
+			}
+		}
 		body = bytes.NewReader(b)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, "http://gangway"+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("write request: %w", err)
 	}
+	req.Header.Set(VersionHeader, strings.TrimSpace(strconv.Itoa(Version)+" "+c.release))
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	if accept != "" {
 		req.Header.Set("Accept", accept)
 	}
-	resp, err := c.http.Do(req)
+	resp, err := c.send(req)
 	if err != nil {
-		return nil, c.orContext(ctx, err)
+		return nil, err
 	}
 	if resp.StatusCode < 300 {
 		return resp, nil
@@ -183,20 +203,24 @@ func (e *Error) fault() error {
 	return &fault.Error{What: e, Cause: e.Cause, Hint: e.Hint, See: e.See, Code: e.Code}
 }
 
-// bytes asks for a document, of the media type accept where that can be had, and returns
+// text asks for a document, of the media type accept where that can be had, and returns
 // its type.
-func (c *Client) bytes(ctx context.Context, path, accept string) (b []byte, kind string, err error) {
+func (c *Client) text(ctx context.Context, path, accept string) (text, kind string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	resp, err := c.do(ctx, http.MethodGet, path, nil, accept)
 	if err != nil {
-		return nil, "", err
+		return "", "", err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if b, err = io.ReadAll(resp.Body); err != nil {
-		return nil, "", fmt.Errorf("read answer of %s: %w", c.address, c.orContext(ctx, err))
+	var b strings.Builder // its text is no copy
+	if n := resp.ContentLength; n > 0 && n < 1<<30 {
+		b.Grow(int(n))
 	}
-	return b, resp.Header.Get("Content-Type"), nil
+	if _, err = io.Copy(&b, resp.Body); err != nil {
+		return "", "", fmt.Errorf("read answer of %s: %w", c.address, c.orContext(ctx, err))
+	}
+	return b.String(), resp.Header.Get("Content-Type"), nil
 }
 
 // lines reads an answer of JSON documents, one a line, and calls f for each until it says

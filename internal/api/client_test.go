@@ -172,7 +172,14 @@ func TestQuery(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, q) {
 		t.Errorf("%+v, %v; want %+v", got, err, q)
 	}
-	if _, err := api.ParseQuery(map[string][]string{"ids": {"1,x"}}); err == nil {
-		t.Error("a job id that is none is taken")
+	for name, text := range map[string]string{
+		"ids": "1,x", "limit": "abc", "since": "yesterday", "until": "-1", "recent": "perhaps", "statse": "PD", "limit ": "1",
+	} {
+		if _, err := api.ParseQuery(map[string][]string{name: {text}}); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s=%s: %v", name, text, err)
+		}
+	}
+	if _, err := api.ParseQuery(map[string][]string{"users": {"a", "b"}}); err == nil {
+		t.Error("of a parameter that is given twice one is ignored")
 	}
 }

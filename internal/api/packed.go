@@ -11,7 +11,7 @@ import (
 // Packed is the media type of a Page of jobs in a form that is read in a tenth of the time
 // that JSON takes: who asks for 10,000 jobs wants to see them now. GET /v1/jobs answers in
 // it where it is accepted. It has what lists of jobs have, which is all but Shares, Spec,
-// Fault and Failed. The number is that of the form.
+// Fault, Failed, CancelledBy and Requeued. The number is that of the form.
 const Packed = "application/x-gangway-jobs-1"
 
 // A packed page is Now, Next, the number of jobs, and the jobs. Numbers are varints, texts

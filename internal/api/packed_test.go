@@ -11,7 +11,7 @@ import (
 )
 
 // absent are the fields that lists of jobs do not have.
-var absent = map[string]bool{"Shares": true, "Spec": true, "Fault": true, "Failed": true}
+var absent = map[string]bool{"Shares": true, "Spec": true, "Fault": true, "Failed": true, "CancelledBy": true, "Requeued": true, "Scheduled": true}
 
 // drawJob makes a job in which every field may be set.
 func drawJob(t *rapid.T) *api.Job {

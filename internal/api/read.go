@@ -25,11 +25,24 @@ type Logged struct {
 	Data json.RawMessage
 }
 
-// PlanRequest asks what would change: POST /v1/plan. The answer is a Page of [PlanChange].
+// PlanRequest asks what would change: POST /v1/plan. The answer is a [Plan].
 type PlanRequest struct {
 	Submit *job.Spec `json:",omitempty"` // if this was submitted
 	Drain  []string  `json:",omitempty"` // if these nodes were drained
 	Cancel []job.ID  `json:",omitempty"` // if these jobs were cancelled
+}
+
+// Plan is which jobs would start at another time, and what would be free at once.
+type Plan struct {
+	Page[PlanChange]
+	Frees []Freed `json:",omitempty"`
+}
+
+// Freed is what a job gives back that runs and is cancelled.
+type Freed struct {
+	ID     job.ID
+	Shares []job.NodeShare
+	Until  job.Time // when its time limit would have ended it
 }
 
 // PlanChange is a job that would start at another time. The job of a PlanRequest's Submit
@@ -88,11 +101,13 @@ type Constraint struct {
 	Text  string
 }
 
-// Relaxation is a change to what a job asks for that starts it earlier.
+// Relaxation is a change that starts a job earlier.
 type Relaxation struct {
-	Text  string // "--nodes=3"
-	Start job.Time
-	Spec  job.Spec
+	Text    string // "--nodes=3"
+	Start   job.Time
+	Latest  bool     // it may start before Start: too many jobs wait behind it to try all that would move
+	Release bool     // it is released first
+	Spec    job.Spec // what it asks for then
 }
 
 // History asks the accounting for jobs, those that are over among them.
@@ -109,8 +124,8 @@ func (c *Client) JobText(ctx context.Context, id string) (j Job, err error) {
 
 // Script asks for the batch script of a job.
 func (c *Client) Script(ctx context.Context, id string) ([]byte, error) {
-	b, _, err := c.bytes(ctx, "/v1/jobs/"+url.PathEscape(id)+"/script", "")
-	return b, err
+	text, _, err := c.text(ctx, "/v1/jobs/"+url.PathEscape(id)+"/script", "")
+	return []byte(text), err
 }
 
 // JobEvents asks for all that happened to a job.
@@ -132,6 +147,7 @@ func (c *Client) Change(ctx context.Context, id, verb string, change *Change) er
 // RunningSteps asks for the steps that have not ended.
 func (c *Client) RunningSteps(ctx context.Context, q *Query) (p Page[Step], err error) {
 	err = c.call(ctx, http.MethodGet, "/v1/steps?"+q.Values().Encode(), nil, &p, false)
+	c.locatedAll(p.Items)
 	return p, err
 }
 
@@ -164,7 +180,7 @@ func (c *Client) Explain(ctx context.Context, id string) (x Explanation, err err
 }
 
 // Plan asks what would change.
-func (c *Client) Plan(ctx context.Context, r *PlanRequest) (p Page[PlanChange], err error) {
+func (c *Client) Plan(ctx context.Context, r *PlanRequest) (p Plan, err error) {
 	err = c.call(ctx, http.MethodPost, "/v1/plan", r, &p, false)
 	return p, err
 }
@@ -179,4 +195,27 @@ func (c *Client) Precache(ctx context.Context, r *Precache, f func(*Precached) b
 func (c *Client) Images(ctx context.Context) (p Page[NodeImages], err error) {
 	err = c.call(ctx, http.MethodGet, "/v1/images", nil, &p, false)
 	return p, err
+}
+
+// Cluster is how the cluster is configured: GET /v1/cluster.
+type Cluster struct {
+	Name     string
+	Version  string // of the controller
+	Now      job.Time
+	Began    job.Time // when the controller started
+	Config   job.Config
+	Network  job.Network
+	Licenses []LicenseUse
+}
+
+// LicenseUse is how many of a licence jobs have.
+type LicenseUse struct {
+	Name        string
+	Total, Used int64
+}
+
+// Cluster asks how the cluster is configured.
+func (c *Client) Cluster(ctx context.Context) (v Cluster, err error) {
+	err = c.call(ctx, http.MethodGet, "/v1/cluster", nil, &v, false)
+	return v, err
 }

@@ -7,9 +7,10 @@ import "github.com/gangway-hpc/gangway/internal/job"
 // each, in their order.
 type Submit struct {
 	Spec job.Spec
-	// Program is what the job's batch step runs. Nil: the job is an allocation, which
-	// ends when its owner does, see Hold.
-	Program *job.Program `json:",omitempty"`
+	// Program is what the job's batch step runs. It is nil of an Allocation only, which ends
+	// when its owner does, see Hold: a request that just lacks it is refused.
+	Program    *job.Program `json:",omitempty"`
+	Allocation bool         `json:",omitempty"`
 	// Comment and the like are kept and shown, and mean nothing.
 	Comment    string `json:",omitempty"`
 	SubmitHost string `json:",omitempty"`
@@ -76,14 +77,19 @@ type Job struct {
 	Tasks    int
 	CPUs     int
 	Memory   job.Memory
-	GRES     string          // per node, as asked for: gpu:h100:8
-	NodeList []string        `json:",omitempty"` // while it runs and after
-	Shares   []job.NodeShare `json:",omitempty"` // single jobs only: GET /v1/jobs/ID
+	GRES     string   // per node, as asked for: gpu:h100:8
+	NodeList []string `json:",omitempty"` // while it runs and after
+	// Scheduled is the hostlist of nodes on which a pending job is planned: where a job has
+	// its Spec.
+	Scheduled string          `json:",omitempty"`
+	Shares    []job.NodeShare `json:",omitempty"` // single jobs only: GET /v1/jobs/ID
 
 	Exit, Signal int          // of the job, once it has ended
 	Fault        *job.Fault   `json:",omitempty"` // why, if it is not a rank's
 	Failed       *job.RankEnd `json:",omitempty"` // the first rank that failed
 	FailedRanks  int          `json:",omitempty"`
+	CancelledBy  string       `json:",omitempty"` // the uid of who did; empty: nobody, or not known
+	Requeued     bool         `json:",omitempty"` // history: this attempt was ended to run anew
 
 	Batch                bool      `json:",omitempty"` // it has a script, and is no allocation
 	Command              string    `json:",omitempty"` // path of the script, or the command
@@ -115,6 +121,8 @@ type Query struct {
 	Limit        int      // 0: 10,000
 	After        string   // Page.Next of the page before
 	Recent       bool     // those that ended lately too
+	Whole        bool     // jobs with what single ones have, too: Spec and Shares, and names of files in full
+	Attempts     bool     // history: each attempt of a job that ran anew, not only the last
 }
 
 // Page is a part of an answer.
@@ -130,10 +138,12 @@ type Step struct {
 	Name  string
 	State job.State
 	Phase string // preparing, running, ended
-	Nodes []string
-	Tasks int
-	CPUs  int
-	GRES  string `json:",omitempty"`
+	// Stopped: somebody has ordered the end of its ranks, which did run.
+	Stopped bool `json:",omitempty"`
+	Nodes   []string
+	Tasks   int
+	CPUs    int
+	GRES    string `json:",omitempty"`
 	// Agents are where the step's input and output are, one for each of Nodes: the
 	// addresses of HTTP services, unix:PATH or host:port.
 	Agents       []string `json:",omitempty"`
@@ -166,6 +176,10 @@ type StepRequest struct {
 	Overlap      bool
 	Exact        bool // only what was asked for, instead of all that is there
 	Exclusive    bool
+	// Overcommit lets tasks share CPUs: there may be any number of them.
+	Overcommit bool `json:",omitempty"`
+	// NodeList are nodes that it has to have; with an arbitrary distribution one for each task,
+	// in order.
 	NodeList     []string
 	Exclude      []string
 	Relative     int
@@ -219,6 +233,13 @@ type Change struct {
 	State  string      `json:",omitempty"` // POST /v1/nodes/NAME: drain, resume, down, ...
 	Reason string      `json:",omitempty"`
 	Spec   *job.Spec   `json:",omitempty"` // POST /v1/jobs/ID
+
+	// Partition is what POST /v1/partitions/NAME changes. Fields are the names of those fields
+	// of it, or of Spec, that are meant; nil: all of Spec.
+	Partition *job.Partition `json:",omitempty"`
+	Fields    []string       `json:",omitempty"`
+	Longer    job.Duration   `json:",omitempty"` // POST /v1/jobs/ID: by how much the time limit changes
+	Comment   *string        `json:",omitempty"` // POST /v1/jobs/ID
 }
 
 // Event is a line of GET /v1/watch: a job or step whose state changed. The first lines are
@@ -244,6 +265,13 @@ type Ping struct {
 
 // Version is the number of this contract.
 const Version = 1
+
+// VersionHeader is the header in which a request says by which contract it was made, and by
+// which release: NUMBER RELEASE. Requests without it are taken as they are.
+const VersionHeader = "Gangway-Api"
+
+// MaxRequest is how many bytes a request may have; those that bring no program, far less.
+const MaxRequest = 32 << 20
 
 // Error is how a request is refused: four lines for people and words for programs.
 type Error struct {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 )
 
 // Upgrade asks for a connection that becomes another protocol: after the answer it is the
@@ -35,6 +36,9 @@ type Gone struct{ Body []byte }
 func (*Gone) Error() string { return "it is over" }
 
 func (c *Client) upgrade(conn net.Conn, path, protocol string) (*bufio.Reader, error) {
+	if c.prefix != "" {
+		path = c.prefix + strings.TrimPrefix(path, "/v1")
+	}
 	request := "GET " + path + " HTTP/1.1\r\nHost: gangway\r\nConnection: Upgrade\r\nUpgrade: " + protocol + "\r\n\r\n"
 	if _, err := conn.Write([]byte(request)); err != nil {
 		return nil, c.unreachable(err)

@@ -27,6 +27,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -80,8 +81,7 @@ func (e *Env) TerminalSize(w io.Writer) (columns, lines int) {
 // Group gives a command its verbs. They are made only where they may be needed: a
 // program that is started once a container does not build what it was not asked for.
 func Group(env *Env, cmd *cobra.Command, verbs ...Verb) *cobra.Command {
-	whole := []string{"", "help", "man", "completion", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}
-	if env.first == cmd.Name() || slices.Contains(whole, env.first) || strings.HasPrefix(env.first, "-") {
+	if env.Wants(cmd) {
 		for _, verb := range verbs {
 			cmd.AddCommand(verb(env))
 		}
@@ -89,7 +89,17 @@ func Group(env *Env, cmd *cobra.Command, verbs ...Verb) *cobra.Command {
 	return cmd
 }
 
-// Verb makes one command of a program. It is called once a run.
+// Wants says whether anything of a command below its name may be needed: it is the one
+// that is run, or the whole tree is looked at.
+func (e *Env) Wants(cmd *cobra.Command) bool { return e.first == cmd.Name() || e.whole() }
+
+// whole says whether all verbs are needed, whatever is asked for.
+func (e *Env) whole() bool {
+	all := []string{"", "help", "man", "completion", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}
+	return slices.Contains(all, e.first) || strings.HasPrefix(e.first, "-")
+}
+
+// Verb makes one command of a program. It is called at most once a run.
 type Verb func(*Env) *cobra.Command
 
 // Program is a command line program as a table.
@@ -98,7 +108,12 @@ type Program struct {
 	Short   string // one line, lower case, no full stop
 	Long    string // some lines for its help; Short if empty
 	Example string // what people type most often
-	Verbs   []Verb
+	// Verbs are looked through from the first on for the one that is asked for, and those
+	// behind it are not made.
+	Verbs []Verb
+	// Hidden are verbs that programs type, by name. Where the first argument is one of these,
+	// no other verb is made: that takes longer than the start of a process.
+	Hidden map[string]Verb
 }
 
 // Main runs p as the process's main program and exits.
@@ -152,7 +167,12 @@ func (p Program) execute(ctx context.Context, env *Env, args []string) error {
 	root := p.root(env)
 	started := false
 	walk(root, func(c *cobra.Command) { prepare(c, &started) })
-	root.SetFlagErrorFunc(flagError(args))
+	root.SetFlagErrorFunc(flagError(args, func(name string) bool {
+		all := *env
+		all.first = ""
+		c, _, err := p.root(&all).Find([]string{name})
+		return err == nil && c.HasParent()
+	}))
 	// cobra takes a nil slice for os.Args.
 	root.SetArgs(append([]string{}, args...))
 	cmd, err := root.ExecuteContextC(ctx)
@@ -180,8 +200,19 @@ func (p Program) root(env *Env) *cobra.Command {
 	help := helpVerb()
 	root.SetHelpCommand(help)
 	root.AddCommand(help)
-	for _, verb := range p.Verbs {
+	if verb := p.Hidden[env.first]; verb != nil {
 		root.AddCommand(verb(env))
+		return root
+	}
+	for _, verb := range p.Verbs {
+		c := verb(env)
+		root.AddCommand(c)
+		if !env.whole() && (c.Name() == env.first || c.HasAlias(env.first)) {
+			return root
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Hidden)) {
+		root.AddCommand(p.Hidden[name](env))
 	}
 	return root
 }

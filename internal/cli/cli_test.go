@@ -300,3 +300,29 @@ func openTerminal(t *testing.T) *os.File {
 	t.Cleanup(func() { _ = near.Close() })
 	return near
 }
+
+// TestHidden: a hidden verb runs by its name, and then no other is made; it is there
+// otherwise, but in no list.
+func TestHidden(t *testing.T) {
+	made := map[string]int{}
+	verb := func(name string, hidden bool) cli.Verb {
+		return func(env *cli.Env) *cobra.Command {
+			made[name]++
+			return &cobra.Command{Use: name, Short: "say it", Hidden: hidden, RunE: func(*cobra.Command, []string) error {
+				_, err := io.WriteString(env.Stdout, name+"\n")
+				return err
+			}}
+		}
+	}
+	p := cli.Program{Name: "p", Short: "test", Verbs: []cli.Verb{verb("shown", false)}, Hidden: map[string]cli.Verb{"inner": verb("inner", true)}}
+	for _, test := range []struct {
+		args, want string
+		made       int // how often shown was
+	}{{"inner", "inner\n", 0}, {"shown", "shown\n", 1}, {"help inner", "Say it", 2}} {
+		var out, errs bytes.Buffer
+		env := &cli.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }}
+		if code := p.Run(t.Context(), env, strings.Fields(test.args)); code != 0 || !strings.Contains(strings.ToLower(out.String()), strings.ToLower(test.want)) || made["shown"] != test.made {
+			t.Errorf("%s: %d %q %q, made %v", test.args, code, out.String(), errs.String(), made)
+		}
+	}
+}

@@ -53,7 +53,7 @@ func unknownVerb(group *cobra.Command, name string) error {
 		}
 	}
 	if len(meant) == 0 {
-		meant = nearest(name, known)
+		meant = fault.Nearest(name, known)
 	}
 	hint := group.CommandPath() + " --help lists its commands"
 	if len(meant) > 0 {
@@ -63,15 +63,15 @@ func unknownVerb(group *cobra.Command, name string) error {
 }
 
 // flagError returns what refuses a flag that cmd does not have or a value it does
-// not take. args is the whole command line.
-func flagError(args []string) func(cmd *cobra.Command, err error) error {
+// not take. args is the whole command line; isVerb says what is a verb of the program.
+func flagError(args []string, isVerb func(name string) bool) func(cmd *cobra.Command, err error) error {
 	return func(cmd *cobra.Command, err error) error {
 		if cmd.HasSubCommands() && cmd.Flags().NArg() > 0 {
 			// "gangway versoin --json": the verb is what is wrong.
 			return unknownVerb(cmd, cmd.Flags().Arg(0))
 		}
 		if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
-			return unknownFlag(cmd, unknown, args)
+			return unknownFlag(cmd, unknown, args, isVerb)
 		}
 		if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 			why := bad.Unwrap()
@@ -86,7 +86,7 @@ func flagError(args []string) func(cmd *cobra.Command, err error) error {
 
 // unknownFlag refuses a flag and offers the flags, or else the verb, whose name is
 // near.
-func unknownFlag(cmd *cobra.Command, unknown *pflag.NotExistError, args []string) error {
+func unknownFlag(cmd *cobra.Command, unknown *pflag.NotExistError, args []string, isVerb func(string) bool) error {
 	typed := "--" + unknown.GetSpecifiedName()
 	if short := unknown.GetSpecifiedShortnames(); short != "" {
 		// "-json" is the shorthands j, s, o and n to pflag, and --json to
@@ -101,9 +101,9 @@ func unknownFlag(cmd *cobra.Command, unknown *pflag.NotExistError, args []string
 	}
 	name := strings.TrimLeft(typed, "-")
 	hint := cmd.CommandPath() + " --help lists its flags"
-	if near := nearest(name, flagNames(cmd)); len(near) > 0 {
+	if near := fault.Nearest(name, flagNames(cmd)); len(near) > 0 {
 		hint = didYouMean("--", near)
-	} else if c, _, err := cmd.Root().Find([]string{name}); err == nil && c != cmd.Root() {
+	} else if isVerb(name) {
 		hint = didYouMean(cmd.Root().Name()+" ", []string{name})
 	}
 	return fault.Usage(fmt.Errorf("unknown flag %s for %s", typed, cmd.CommandPath()), hint)
@@ -121,50 +121,4 @@ func flagNames(cmd *cobra.Command) []string {
 
 func didYouMean(prefix string, names []string) string {
 	return "did you mean: " + prefix + strings.Join(names, " or "+prefix)
-}
-
-// nearest returns the names a person may have meant by typed: those it is the
-// beginning of, else those at the smallest edit distance, if that is small.
-func nearest(typed string, names []string) []string {
-	var begun, near []string
-	best := max(1, min(3, len(typed)/3))
-	for _, name := range names {
-		if len(typed) > 1 && strings.HasPrefix(name, typed) {
-			begun = append(begun, name)
-		}
-		switch d := editDistance(typed, name); {
-		case d < best:
-			best, near = d, []string{name}
-		case d == best:
-			near = append(near, name)
-		}
-	}
-	if len(begun) > 0 {
-		return begun
-	}
-	return near
-}
-
-// editDistance counts the letters to insert, remove, replace or swap with their
-// neighbour to make b of a.
-func editDistance(a, b string) int {
-	before, prev, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		before, prev, row = prev, row, before
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			row[j] = min(prev[j]+1, row[j-1]+1, prev[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-	}
-	return row[len(b)]
 }

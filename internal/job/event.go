@@ -1,5 +1,11 @@
 package job
 
+import (
+	"fmt"
+	"slices"
+	"strconv"
+)
+
 // Event is something that happened or was decided. Package sched's state is a function of
 // the sequence of events. The types that implement it are those of this file; each is
 // plain data with exported fields, so that it can be stored as JSON.
@@ -52,7 +58,11 @@ type (
 		ID   ID
 		Spec Spec
 	}
-	// Changed replaces what a pending job asks for.
+	// Changed replaces what a pending job asks for; of a running one only names, limits and
+	// what counts when it waits again may differ, and another TimeLimit is that of the run.
+	// Where Hold, or that Priority is 0, is
+	// another than it was, that holds the job or ends its hold. A task stays in its array:
+	// of Array only the throttle counts, and is set for all of its tasks.
 	Changed struct {
 		At   Time
 		ID   ID
@@ -184,16 +194,39 @@ const (
 	Preempted
 )
 
-// String is Slurm's long name.
-func (s State) String() string {
-	names := [...]string{
+// stateNames are Slurm's long names of the states, in their order.
+func stateNames() [Preempted + 1]string {
+	return [...]string{
 		"PENDING", "RUNNING", "COMPLETING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL",
 		"OUT_OF_MEMORY", "DEADLINE", "PREEMPTED",
 	}
-	if int(s) < len(names) {
+}
+
+// String is Slurm's long name.
+func (s State) String() string {
+	if names := stateNames(); int(s) < len(names) {
 		return names[s]
 	}
 	return "UNKNOWN"
+}
+
+// MarshalJSON implements json.Marshaler: states are written by name.
+func (s State) MarshalJSON() ([]byte, error) { return strconv.AppendQuote(nil, s.String()), nil }
+
+// UnmarshalJSON implements json.Unmarshaler: a name, or a number as older logs have it.
+func (s *State) UnmarshalJSON(b []byte) error {
+	if n, err := strconv.ParseUint(string(b), 10, 8); err == nil {
+		*s = State(n)
+		return nil
+	}
+	name, err := strconv.Unquote(string(b))
+	names := stateNames()
+	at := slices.Index(names[:], name)
+	if err != nil || at < 0 {
+		return fmt.Errorf("%.40s is no state of a job", b)
+	}
+	*s = State(at)
+	return nil
 }
 
 // Done says whether a job in this state has ended.

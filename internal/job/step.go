@@ -64,6 +64,15 @@ func (k StepKey) String() string {
 	return text
 }
 
+// The reasons of orders by which steps are ended though nothing has failed in them, in the
+// words of Slurm's line in the output of who is ended; the time comes behind the first.
+const (
+	EndCancelled   = "CANCELLED"
+	EndTimeLimit   = EndCancelled + " DUE TO TIME LIMIT"
+	EndNodeFailure = EndCancelled + " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"
+	EndRequeue     = EndCancelled + " DUE TO JOB REQUEUE"
+)
+
 // Program is what a step runs, as its user gave it. Arguments, variables and paths need
 // not be text, so they are bytes.
 type Program struct {
@@ -71,8 +80,14 @@ type Program struct {
 	Args    [][]byte // argv
 	Environ [][]byte // NAME=VALUE, of the person who submitted, after --export
 	Cwd     []byte   // empty: the user's home
-	Umask   uint32
-	Limits  map[string]uint64 // soft limits to be propagated, by Slurm's names without SLURM_RLIMIT_; nil: none
+	// MultiProg says what each rank runs, as package slurm has it; nil: all run Args. Then Args
+	// are the name of what it was read from, and arguments that all ranks get behind theirs.
+	MultiProg []byte `json:",omitempty"`
+	// TaskProlog and TaskEpilog are programs that run before and after each rank, where it does.
+	TaskProlog string `json:",omitempty"`
+	TaskEpilog string `json:",omitempty"`
+	Umask      uint32
+	Limits     map[string]uint64 // soft limits to be propagated, by Slurm's names without SLURM_RLIMIT_; nil: none
 
 	// Container are flags of "gangway run" in the form --NAME=VALUE: image, mounts and so
 	// on. Empty: the ranks run on the host as they are.
@@ -112,8 +127,7 @@ type StepNode struct {
 // StepSpec is all that the nodes of a step have to know to run it. It is the same for all
 // of them, and does not change once it was made.
 type StepSpec struct {
-	Key   StepKey
-	Epoch uint64 // of the controller that made it
+	Key StepKey
 
 	Cluster string
 	UID     uint32
@@ -129,7 +143,7 @@ type StepSpec struct {
 	GPUsPerTask  int
 	GPUBind      string
 	CPUBind      string
-	Distribution string // block, cyclic, plane=N, arbitrary: Ranks follow it already
+	Distribution string // as --distribution has it: Ranks follow it already
 	Overlap      bool
 
 	Program Program
@@ -182,6 +196,9 @@ type RankEnd struct {
 	OOM    bool
 	Core   bool
 	Tail   []byte // its last lines, of a rank that failed
+	// Out and Err are how many bytes it wrote to its stdout and stderr for clients. They are
+	// known when the step has ended on the node.
+	Out, Err uint64 `json:",omitempty"`
 }
 
 // StepEnd is how a step ended on one node.
@@ -201,7 +218,21 @@ type Fault struct {
 	What, Cause, Hint string
 	// Node says that the node is at fault, so that the same may work on another one.
 	Node bool
-	Code int // exit code for people, as package fault has them
+	// Doubtful says that it may be the node's fault as well as that of who asked, as where a
+	// directory is missing: nobody can tell who has not seen another node.
+	Doubtful bool `json:",omitempty"`
+	Code     int  // exit code for people, as package fault has them
+}
+
+// RankUsage is what a running rank has used so far, with the processes that come from it.
+type RankUsage struct {
+	Rank         int
+	Node         string
+	PIDs         []int    // on the node, the rank's own first
+	User, System Duration // processor time
+	RSS, Virtual int64    // bytes: as much as is known that it had at a time
+	Pages        int64    // that were read from disk
+	Read, Write  int64    // bytes, of whatever kind of file
 }
 
 // Usage is what the ranks of a node used.

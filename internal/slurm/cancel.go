@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,7 +14,9 @@ type Cancel struct {
 	Targets                       []Target
 	Account, User, QOS, Partition string
 	Names, Nodes, States          []string
-	Signal                        string // empty: the job ends
+	Clusters                      []string // -M; nil: not said
+	Signal                        string   // empty: the job ends
+	Me                            bool     // of the caller's only
 	Batch, Full, Interactive      bool
 	Quiet, Verbose                int
 	Help, Version                 bool
@@ -22,6 +25,31 @@ type Cancel struct {
 
 // Filtered says whether jobs are chosen otherwise than by their ids alone.
 func (c *Cancel) Filtered() bool { return c.filtered }
+
+// Filters are what jobs have to be, as scancel says that there are none.
+func (c *Cancel) Filters() string {
+	var b strings.Builder
+	for _, f := range [][2]string{
+		{"account", c.Account},
+		{"job_name", strings.Join(c.Names, ",")},
+		{"partition", c.Partition},
+		{"qos", c.QOS},
+		{"state", strings.Join(c.States, ",")},
+		{"user_name", c.User},
+		{"nodelist", strings.Join(c.Nodes, ",")},
+	} {
+		if f[1] != "" {
+			b.WriteString(f[0] + "=" + f[1] + " ")
+		}
+	}
+	return b.String()
+}
+
+// Ends says whether whole jobs end, and are not only sent a signal.
+func (c *Cancel) Ends() bool {
+	sig := strings.TrimPrefix(strings.ToUpper(c.Signal), "SIG")
+	return (sig == "" || sig == "9" || sig == "KILL") && !c.Batch && !c.Full
+}
 
 // Target is what an operand of scancel means: a job, tasks of an array, or a step.
 type Target struct {
@@ -47,9 +75,19 @@ func (t Target) String() string {
 	return t.Name()
 }
 
+// Of is the target as that of one task of its array.
+func (t Target) Of(task uint32) Target {
+	t.Task = &job.Array{Tasks: []job.Range{{First: task, Last: task, Step: 1}}}
+	t.Text = strconv.FormatUint(uint64(task), 10)
+	return t
+}
+
+// Several says whether tasks are meant that only their array's list can tell.
+func (t Target) Several() bool { return strings.HasPrefix(t.Text, "[") }
+
 // Covers says whether a task of an array is meant.
 func (t Target) Covers(task uint32) bool {
-	return slices.ContainsFunc(t.Task.Tasks, func(r job.Range) bool {
+	return t.Task == nil || slices.ContainsFunc(t.Task.Tasks, func(r job.Range) bool {
 		return task >= r.First && task <= r.Last && (task-r.First)%r.Step == 0
 	})
 }
@@ -71,12 +109,20 @@ func ParseTarget(text string) (t Target, err error) {
 		return t, bad
 	}
 	t.Job = job.ID(n)
-	if tasked && tasks != "" && tasks != "*" && tasks != "[*]" {
-		if t.Task, err = ParseArray(tasks); err != nil || t.Task.Throttle != 0 {
+	switch {
+	case !tasked || tasks == "*" || tasks == "[*]":
+		return t, nil
+	case !strings.HasPrefix(tasks, "["): // ranges are in brackets only, as for Slurm
+		n, err := strconv.ParseUint(tasks, 10, 32)
+		if err != nil || n > maxArrayIndex {
 			return t, bad
 		}
-		t.Text = tasks
+		return t.Of(uint32(n)), nil
 	}
+	if t.Task, err = ParseArray(tasks); err != nil || strings.Contains(tasks, "%") {
+		return t, bad
+	}
+	t.Text = tasks
 	return t, nil
 }
 
@@ -111,6 +157,26 @@ func cancelFlags() []Flag {
 	}
 }
 
+// SplitIDs splits a list of jobs at commas and blanks that are in no brackets.
+func SplitIDs(text string) []string {
+	var all []string
+	depth, begin := 0, 0
+	for i := range len(text) + 1 {
+		switch {
+		case i < len(text) && text[i] == '[':
+			depth++
+		case i < len(text) && text[i] == ']':
+			depth--
+		case i == len(text) || depth <= 0 && (text[i] == ',' || text[i] == ' '):
+			if i > begin {
+				all = append(all, text[begin:i])
+			}
+			begin = i + 1
+		}
+	}
+	return all
+}
+
 // ParseCancel reads scancel's command line and variables.
 func ParseCancel(args []string, getenv func(string) string) (*Cancel, error) {
 	c := &Cancel{}
@@ -126,12 +192,17 @@ func ParseCancel(args []string, getenv func(string) string) (*Cancel, error) {
 		{"SCANCEL_USER", "user"},
 		{"SCANCEL_VERBOSE", "verbose"},
 		{"SCANCEL_WCKEY", "wckey"},
+		{"SLURM_CLUSTERS", "clusters"},
 	} {
 		text := getenv(v.variable)
 		if text == "" || !(value{text: text, from: fromEnviron}).on() {
 			continue
 		}
-		if err := c.set(v.option, text, getenv); err != nil {
+		err := c.set(v.option, text)
+		if bad := (*Refusal)(nil); errors.As(err, &bad) && v.option == "state" {
+			bad.Lines[0] = "Unrecognized " + v.variable + " value: " + text
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -141,12 +212,12 @@ func ParseCancel(args []string, getenv func(string) string) (*Cancel, error) {
 		return nil, err
 	}
 	for _, g := range given {
-		if err := c.set(flags[g.Flag].Long, g.Value, getenv); err != nil {
+		if err := c.set(flags[g.Flag].Long, g.Value); err != nil {
 			return nil, err
 		}
 	}
 	for _, operand := range operands {
-		for word := range strings.SplitSeq(operand, ",") {
+		for _, word := range SplitIDs(operand) {
 			t, err := ParseTarget(word)
 			if err != nil {
 				return nil, err
@@ -161,7 +232,7 @@ func ParseCancel(args []string, getenv func(string) string) (*Cancel, error) {
 }
 
 // set sets an option.
-func (c *Cancel) set(name, text string, getenv func(string) string) error {
+func (c *Cancel) set(name, text string) error {
 	filter := true
 	switch name {
 	case "account":
@@ -169,7 +240,7 @@ func (c *Cancel) set(name, text string, getenv func(string) string) error {
 	case "user":
 		c.User = text
 	case "me":
-		c.User = getenv("USER")
+		c.Me = true
 	case "qos":
 		c.QOS = text
 	case "partition":
@@ -178,13 +249,18 @@ func (c *Cancel) set(name, text string, getenv func(string) string) error {
 		c.Names = splitList(text)
 	case "nodelist":
 		nodes, err := nodeNames(text)
+		if bad := (*SyntaxError)(nil); errors.As(err, &bad) {
+			err = refuse(1, "Invalid node name specified: %s", err)
+		}
 		if err != nil {
 			return err
 		}
 		c.Nodes = nodes
 	case "state":
 		return c.setState(text)
-	case "reservation", "wckey", "sibling", "cluster", "clusters", "ctld":
+	case "cluster", "clusters":
+		c.Clusters, filter = splitList(text), false
+	case "reservation", "wckey", "sibling":
 		return refuse(1, "--%s: not supported by Gangway yet", name)
 	default:
 		filter = false
@@ -231,6 +307,7 @@ const CancelUsage = `Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]
   -f, --full                      signal batch shell and all steps for specified job
   -i, --interactive               require response from user for each job
       --me                        act only on your jobs
+  -M, --clusters=names            where the jobs are: this cluster, or all
   -n, --name=job_name             act only on jobs with this name
   -p, --partition=partition       act only on jobs in this partition
   -Q, --quiet                     disable warnings

@@ -23,12 +23,35 @@ type global struct {
 	nodeSets       map[string][]string // names by the set's, in lower case
 	featureSets    map[string]string   // a feature by the set's name
 	partitionLines []line
+	noRoot         bool   // DisableRootJobs
+	plugStack      string // PlugStackConfig
+	controllers    int    // SlurmctldHost lines
+	nodesAt        []nodesAt
+	partitionsAt   map[string]line // by the partition
+	cgroups        map[string]setAt
+	said           map[string]setAt // where each key has a line for itself, by it in lower case
 }
+
+// nodesAt is where some nodes are defined.
+type nodesAt struct {
+	at           line
+	first, count int  // of the cluster's
+	memory       bool // RealMemory is given
+}
+
+// setAt is where a key is set, and to what.
+type setAt struct {
+	at line
+	pair
+}
+
+// of is what a key is set to; nothing where it is not.
+func (c *global) of(key string) string { return c.said[strings.ToLower(key)].value }
 
 // slurmConf reads slurm.conf.
 func (r *reader) slurmConf(name string) error {
 	// Cores and memory are what Slurm hands out unless it is told otherwise.
-	r.conf = global{memory: true, nodeSets: map[string][]string{}, featureSets: map[string]string{}}
+	r.conf = global{memory: true, nodeSets: map[string][]string{}, featureSets: map[string]string{}, said: map[string]setAt{}, partitionsAt: map[string]line{}}
 	r.gres = map[string]bool{}
 	err := r.eachLine(name, false, func(l line) error {
 		switch l.kind() {
@@ -42,10 +65,14 @@ func (r *reader) slurmConf(name string) error {
 			return r.nodeSetLine(l)
 		case "downnodes":
 			return r.downNodesLine(l)
+		case "frontendname":
+			r.warn(l, l.pairs[0], "write a NodeName line for each machine that runs jobs", "there are no front ends: the line is passed over")
+			return nil
 		}
 		for _, p := range l.pairs {
+			r.once(l, p)
 			if err := r.setting(l, p); err != nil {
-				return err
+				r.fail(l, err, true)
 			}
 		}
 		return nil
@@ -58,10 +85,21 @@ func (r *reader) slurmConf(name string) error {
 	}
 	for _, l := range r.conf.partitionLines {
 		if err := r.partitionLine(l); err != nil {
-			return err
+			r.fail(l, err, true)
 		}
 	}
 	return nil
+}
+
+// once notes where a key is set. Slurm uses the latest value, too.
+func (r *reader) once(l line, p pair) {
+	key := strings.ToLower(p.key)
+	if key == "slurmctldhost" {
+		r.conf.controllers++
+	} else if before, twice := r.conf.said[key]; twice {
+		r.warn(l, p, "leave one of the two out", "%s:%d has it too: the latter counts", before.at.file, before.at.number)
+	}
+	r.conf.said[key] = setAt{l, p}
 }
 
 // setting reads one key of slurm.conf that has a line for itself.
@@ -71,8 +109,6 @@ func (r *reader) setting(l line, p pair) error {
 	switch strings.ToLower(p.key) {
 	case "clustername":
 		r.cluster.Name = strings.ToLower(p.value)
-	case "gatewayports", "slurmctldhost":
-		r.ignore(l, p)
 	case "grestypes":
 		for _, name := range splitList(p.value) {
 			r.gres[strings.ToLower(name)] = true
@@ -85,8 +121,12 @@ func (r *reader) setting(l line, p pair) error {
 		if c.MaxArray = uint32(n); n == 0 && err == nil {
 			c.MaxArray = 1 // no arrays: an index that no task reaches
 		}
+	case "maxbatchrequeue":
+		c.MaxRequeue, err = count(l, p, 0, math.MaxInt32)
 	case "maxjobcount":
-		c.MaxJobs, err = count(l, p, 1, math.MaxInt32)
+		var n int64
+		n, err = orNone(l, p, 1, math.MaxInt32)
+		c.MaxJobs = int(n)
 	case "topologyplugin":
 		r.conf.topology, err = oneOf(l, p, "topology/", "tree", "block", "flat", "none", "default", "3d_torus", "torus3d", "ring")
 	case "prioritytype":
@@ -105,6 +145,8 @@ func (r *reader) setting(l line, p pair) error {
 		var kind string
 		if kind, err = oneOf(l, p, "sched/", "backfill", "builtin", "hold"); kind == "builtin" {
 			c.Backfill = job.None
+		} else if kind == "hold" {
+			r.warn(l, p, "leave it out", "it is not supported yet: jobs are scheduled as they come")
 		}
 	case "schedulerparameters":
 		err = r.schedulerParameters(l, p)
@@ -116,9 +158,10 @@ func (r *reader) setting(l line, p pair) error {
 		r.conf.memory = strings.Contains(strings.ToLower(p.value), "memory")
 		for _, kind := range splitList(p.value) {
 			if isOneOf(kind, neglectedSelect) {
-				r.warn(l, "%s=%s is not supported yet: jobs are scheduled without it", p.key, kind)
+				r.warn(l, pair{p.key, kind}, "leave it out; jobs get whole cores that ask for --cpus-per-task times ThreadsPerCore", notYet)
 			}
 		}
+		r.words(l, p, slurmConf)
 	case "minjobage":
 		var n int64
 		n, err = number(l, p, 0, math.MaxInt32)
@@ -126,11 +169,15 @@ func (r *reader) setting(l line, p pair) error {
 			c.MinJobAge = job.Forever
 		}
 	case "defmempercpu":
-		r.conf.memPerCPU, err = number(l, p, 0, math.MaxInt64)
+		r.conf.memPerCPU, err = orNone(l, p, 0, math.MaxInt64>>20)
 	case "defmempernode":
-		r.conf.memPerNode, err = number(l, p, 0, math.MaxInt64)
+		r.conf.memPerNode, err = orNone(l, p, 0, math.MaxInt64>>20)
+	case "disablerootjobs":
+		r.conf.noRoot, err = yes(l, p)
+	case "plugstackconfig":
+		r.conf.plugStack = p.value
 	default:
-		r.neglect(l, p, neglectedSettings)
+		r.follow(l, p, slurmConf)
 	}
 	return err
 }
@@ -157,8 +204,11 @@ func (r *reader) schedulerParameters(l line, p pair) error {
 			r.ignore(l, o)
 		default:
 			r.ignore(l, o)
-			if isOneOf(name, neglectedParameters) {
-				r.warn(l, "%s is not supported yet: jobs are scheduled without it", o.key)
+			switch {
+			case isOneOf(name, neglectedParameters):
+				r.warn(l, o, "leave it out", notYet)
+			case !isOneOf(name, otherParameters):
+				r.unknownWord(l, p, name, neglectedParameters+" "+otherParameters+" "+usedParameters)
 			}
 		}
 		if err != nil {
@@ -195,8 +245,49 @@ func parseLicenses(l line, p pair) ([]job.License, error) {
 
 // number is a whole number from low to high.
 func number(l line, p pair, low, high int64) (int64, error) {
-	n, err := strconv.ParseInt(p.value, 10, 64)
-	if err != nil || n < low || n > high {
+	bits := 32
+	switch {
+	case high <= math.MaxUint16:
+		bits = 16
+	case high > math.MaxUint32:
+		bits = 64
+	}
+	u, ok := slurmNumber(p.value, bits)
+	if n := int64(u); ok && n >= low && n <= high {
+		return n, nil
+	}
+	return 0, l.bad(p, "a whole number from "+strconv.FormatInt(low, 10)+" to "+strconv.FormatInt(high, 10))
+}
+
+// slurmNumber reads a number as Slurm's parser does: also hexadecimal (0x10) and octal (010),
+// and with K or M where it has more than 16 bits.
+func slurmNumber(text string, bits int) (uint64, bool) {
+	shift := 0
+	if n := len(text) - 1; bits > 16 && n > 0 {
+		switch text[n] | 0x20 {
+		case 'k':
+			shift, text = 10, text[:n]
+		case 'm':
+			shift, text = 20, text[:n]
+		}
+	}
+	if strings.ContainsAny(text, "_oObB") && !strings.HasPrefix(strings.ToLower(text), "0x") {
+		return 0, false // Go has more forms
+	}
+	n, err := strconv.ParseUint(text, 0, bits)
+	if err != nil || n > ^uint64(0)>>(64-bits)>>shift {
+		return 0, false
+	}
+	return n << shift, true
+}
+
+// orNone is a number of which there is none where it is unlimited: 0.
+func orNone(l line, p pair, low, high int64) (int64, error) {
+	if isOneOf(p.value, "UNLIMITED INFINITE") {
+		return 0, nil
+	}
+	n, err := number(l, p, low, high)
+	if err != nil {
 		return 0, l.bad(p, "a whole number from "+strconv.FormatInt(low, 10)+" to "+strconv.FormatInt(high, 10))
 	}
 	return n, nil
@@ -226,9 +317,9 @@ func span(l line, p pair) (job.Duration, error) {
 
 func yes(l line, p pair) (bool, error) {
 	switch strings.ToLower(p.value) {
-	case "yes", "y", "true", "1":
+	case "yes", "y", "up", "true", "1":
 		return true, nil
-	case "no", "n", "false", "0":
+	case "no", "n", "down", "false", "0":
 		return false, nil
 	}
 	return false, l.bad(p, "YES or NO")

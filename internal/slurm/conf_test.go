@@ -1,6 +1,7 @@
 package slurm_test
 
 import (
+	"errors"
 	"os"
 	"reflect"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/slurm"
 )
@@ -122,7 +124,8 @@ func TestLoadGuide(t *testing.T) {
 	}
 	text := strings.Join(warnings, "\n")
 	for _, want := range []string{
-		"slurm.conf:16: no line defines gpu-node-[005-008]: expected to come", "topology.conf:2: Switches=leaf1:leaf2", "topology.conf:4: no line",
+		"slurm.conf:16: Nodes=gpu-node-[001-008]: no line defines gpu-node-[005-008]: expected to come", "topology.conf:2: Switches=leaf1:leaf2",
+		"topology.conf:4: Nodes=gpu-node-[003-008]: no line",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no warning %q in:\n%s", want, text)
@@ -163,8 +166,40 @@ NodeName=e,f Name=gpu File=/dev/nvidia0`,
 			t.Errorf("node %s has %+v, want %+v", n.Name, n.GRES, want[i])
 		}
 	}
-	if len(c.Warnings) != 2 {
+	if len(c.Warnings) != 3 {
 		t.Errorf("%v", c.Warnings)
+	}
+}
+
+// TestGRESShortage: fewer devices in gres.conf than slurm.conf says are a warning, one for
+// all nodes that have the same; as many, more, or other ways to count them are not.
+func TestGRESShortage(t *testing.T) {
+	c := load(t, map[string]string{
+		"slurm.conf": `NodeName=n[1-8] CPUs=8 Gres=gpu:h100:8,tmp:4G
+NodeName=m[1-2] CPUs=8 Gres=gpu:a100:2,gpu:v100:2
+NodeName=k CPUs=8 Gres=gpu:4
+NodeName=alone CPUs=8 Gres=gpu:4`,
+		"gres.conf": `NodeName=n[1-3] Name=gpu Type=h100 File=/dev/nvidia[0-3]
+NodeName=n[4-7] Name=gpu File=/dev/nvidia[0-7]
+NodeName=n8 Name=gpu Type=a100 File=/dev/nvidia[0-7]
+NodeName=n[1-8] Name=tmp Count=4G
+NodeName=m[1-2] Name=gpu Type=a100 File=/dev/nvidia[0-1]
+NodeName=m[1-2] Name=gpu Type=v100 File=/dev/nvidia2
+NodeName=k Name=gpu Type=a File=/dev/nvidia[0-1]
+NodeName=k Name=gpu Type=b File=/dev/nvidia[2-7]`,
+	})
+	var got []string
+	for _, w := range c.Warnings {
+		text, _, _ := strings.Cut(w.String(), ", which counts; Slurm drains such nodes")
+		got = append(got, text)
+	}
+	want := []string{
+		"gres.conf:1: 4 gpu:h100 on n[1-3] here, and 8 in slurm.conf",
+		"gres.conf:3: 0 gpu:h100 on n8 here, and 8 in slurm.conf",
+		"gres.conf:6: 1 gpu:v100 on m[1-2] here, and 2 in slurm.conf",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("warnings are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
@@ -213,6 +248,57 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
+// TestNeglected: what Slurm schedules by and we do not is said by name and line; what is
+// written but switched off, or is not about scheduling, is not.
+func TestNeglected(t *testing.T) {
+	for text, want := range map[string]string{
+		"NodeName=a\nPartitionName=p Nodes=a Topology=nvl":          "slurm.conf:2: Topology=nvl: it is not supported yet",
+		"NodeName=a\nPartitionName=p Nodes=a MaxCPUsPerNode=8":      "slurm.conf:2: MaxCPUsPerNode=8: it is not supported yet",
+		"NodeName=a\nPartitionName=p Nodes=a OverSubscribe=FORCE:4": "slurm.conf:2: OverSubscribe=FORCE:4: jobs that share CPUs are not supported yet",
+		"JobRequeue=0":                         "slurm.conf:1: JobRequeue=0: it is not supported yet",
+		"CompleteWait=30":                      "slurm.conf:1: CompleteWait=30: it is not supported yet",
+		"MaxMemPerNode=1000":                   "slurm.conf:1: MaxMemPerNode=1000: it is not supported yet",
+		"PriorityWeightFairshare=1000":         "slurm.conf:1: PriorityWeightFairshare=1000: it is not supported yet",
+		"SchedulerType=sched/hold":             "slurm.conf:1: SchedulerType=sched/hold: it is not supported yet",
+		"SchedulerParameters=default_gbytes":   "slurm.conf:1: SchedulerParameters=default_gbytes: it is not supported yet",
+		"SelectTypeParameters=CR_Socket":       "slurm.conf:1: SelectTypeParameters=CR_Socket: it is not supported yet",
+		"NodeName=a TmpDisk=5":                 "slurm.conf:1: TmpDisk=5: it is not supported yet",
+		"NodeName=a Topology=default:s1,nvl:b": "slurm.conf:1: Topology=nvl:b: it is not used",
+		"JobRequeue=1\nCompleteWait=0\nPreemptType=preempt/none\nMCSPlugin=mcs/none\nSlurmctldDebug=info\nEnforcePartLimits=ALL\nSchedulerParameters=bf_interval=60": "",
+	} {
+		c := load(t, map[string]string{"slurm.conf": text})
+		if want == "" && len(c.Warnings) > 0 || want != "" && (len(c.Warnings) != 1 || !strings.HasPrefix(c.Warnings[0].String(), want)) {
+			t.Errorf("%q: %v, want %s", text, c.Warnings, want)
+		}
+	}
+	if n := load(t, map[string]string{"slurm.conf": "NodeName=a Topology=default:s1,nvl:b"}).Nodes[0]; n.Switch != "s1" {
+		t.Errorf("%+v", n)
+	}
+}
+
+// TestNumbers: they are written as Slurm's parser takes them.
+func TestNumbers(t *testing.T) {
+	c := load(t, map[string]string{"slurm.conf": "MaxJobCount=UNLIMITED\nDefMemPerNode=UNLIMITED\nMaxArraySize=0x10\nNodeName=n CPUs=4 RealMemory=2k Weight=0\nPartitionName=p Nodes=n\nPartitionName=q Nodes=n DefMemPerCPU=010"})
+	if n := c.Nodes[0]; c.Config.MaxJobs != 0 || c.Config.MaxArray != 16 || n.Memory != 2048 || n.Weight != 0 || c.Partitions[0].MemoryPerNode != 0 || c.Partitions[1].MemoryPerCPU != 8 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestRoot: RootOnly and DisableRootJobs say whether root may use a partition, or nobody else.
+func TestRoot(t *testing.T) {
+	const conf = "DisableRootJobs=YES\nNodeName=n\nPartitionName=DEFAULT Nodes=n\nPartitionName=none DenyUsers=eve\nPartitionName=all DisableRootJobs=NO\nPartitionName=only RootOnly=YES DisableRootJobs=NO\n"
+	for i, want := range []struct{ allow, deny []string }{{nil, []string{"eve", "root"}}, {nil, nil}, {[]string{"root"}, nil}} {
+		if p := load(t, map[string]string{"slurm.conf": conf}).Partitions[i]; !slices.Equal(p.AllowUsers, want.allow) || !slices.Equal(p.DenyUsers, want.deny) {
+			t.Errorf("%s: allowed are %q, and refused %q; want %q, %q", p.Name, p.AllowUsers, p.DenyUsers, want.allow, want.deny)
+		}
+	}
+	for _, text := range []string{"DisableRootJobs=maybe", "NodeName=n\nPartitionName=p Nodes=n DisableRootJobs=maybe", "NodeName=n\nPartitionName=p Nodes=n RootOnly=maybe"} {
+		if _, err := slurm.LoadFS(dir(map[string]string{"slurm.conf": text}), "slurm.conf"); err == nil || !strings.Contains(err.Error(), "=maybe: want YES or NO") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 func TestLoadDirectory(t *testing.T) {
 	at := t.TempDir()
 	for name, text := range guide {
@@ -225,8 +311,9 @@ func TestLoadDirectory(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	if _, err := slurm.Load(at + "/nothing"); err == nil {
-		t.Error("loaded from nowhere")
+	_, err := slurm.Load(at + "/nothing")
+	if f, ok := errors.AsType[*fault.Error](err); !ok || !strings.HasPrefix(f.Hint, "name the directory") {
+		t.Errorf("loaded from nowhere: %v", err)
 	}
 	if err := os.WriteFile(at+"/slurm.conf", []byte("Include "+at+"/nodes.conf\n"), 0o644); err != nil {
 		t.Fatal(err)

@@ -38,32 +38,32 @@ const deepest = 32
 
 // or reads A|B...
 func (p *constraintParser) or(depth int) (*job.Constraint, bool) {
-	first, ok := p.and(depth)
-	all := []*job.Constraint{first}
-	for ok && p.eat("|") != 0 {
-		var next *job.Constraint
-		next, ok = p.and(depth)
-		all = append(all, next)
-	}
+	all, ok := p.list(depth, "|", p.and)
 	if len(all) == 1 {
-		return first, ok
+		return all[0], ok
 	}
 	return &job.Constraint{Or: all}, ok
 }
 
 // and reads A&B...
 func (p *constraintParser) and(depth int) (*job.Constraint, bool) {
-	first, ok := p.atom(depth)
-	all := []*job.Constraint{first}
-	for ok && p.eat("&,") != 0 {
-		var next *job.Constraint
-		next, ok = p.atom(depth)
-		all = append(all, next)
-	}
+	all, ok := p.list(depth, "&,", p.atom)
 	if len(all) == 1 {
-		return first, ok
+		return all[0], ok
 	}
 	return &job.Constraint{And: all}, ok
+}
+
+// list reads what part reads, as long as one of the signs follows.
+func (p *constraintParser) list(depth int, signs string, part func(int) (*job.Constraint, bool)) ([]*job.Constraint, bool) {
+	var all []*job.Constraint
+	for {
+		one, ok := part(depth)
+		all = append(all, one)
+		if !ok || p.eat(signs) == 0 {
+			return all, ok
+		}
+	}
 }
 
 func (p *constraintParser) atom(depth int) (*job.Constraint, bool) {

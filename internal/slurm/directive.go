@@ -20,6 +20,9 @@ func (o *Options) directives(table []option, script []byte) error {
 	if err != nil {
 		return err
 	}
+	if len(operands) > 0 && (operands[0] == "hetjob" || operands[0] == "packjob") {
+		return refuse(1, "%s %s: heterogeneous jobs are not supported by Gangway yet", directive, operands[0])
+	}
 	if len(operands) > 0 {
 		return refuse(badOption, "Invalid directive found in batch script: %s", operands[0])
 	}
@@ -28,8 +31,10 @@ func (o *Options) directives(table []option, script []byte) error {
 			return err
 		}
 	}
-	if !o.ignorePBS && hasDirective(script, "#PBS") {
-		o.Warnings = append(o.Warnings, "warning: lines with #PBS are not read by Gangway; write them as #SBATCH, or give --ignore-pbs")
+	for _, word := range []string{"#PBS", "#BSUB"} {
+		if !o.ignorePBS && hasDirective(script, word) {
+			o.warn("lines with %s are not read by Gangway; write them as %s, or give --ignore-pbs", word, directive)
+		}
 	}
 	return nil
 }
@@ -139,7 +144,7 @@ func CheckScript(script []byte) error {
 	case !bytes.HasPrefix(script, []byte("#!")):
 		return say("This does not look like a batch script.  The first", "line must start with #! followed by the path to an interpreter.", "For instance: #!/bin/sh")
 	case bytes.IndexByte(script, 0) >= 0:
-		return say("The SLURM controller does not allow scripts that", "contain a NULL character '\\0'.")
+		return say("The Slurm controller does not allow scripts that", "contain a NULL character '\\0'.")
 	case bytes.Contains(script, []byte("\r\n")):
 		return say(`Batch script contains DOS line breaks (\r\n)`, `instead of expected UNIX line breaks (\n).`)
 	}

@@ -1,5 +1,21 @@
 package slurm
 
+import (
+	"errors"
+	"os"
+	"strings"
+)
+
+// SystemError is what strerror(3) would say of what failed.
+func SystemError(err error) string {
+	var path *os.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	text := err.Error()
+	return strings.ToUpper(text[:1]) + text[1:]
+}
+
 // ErrorText is Slurm's sentence for an error, by its name without ESLURM_; empty: it is
 // not one of Slurm's.
 func ErrorText(kind string) string {
@@ -12,6 +28,8 @@ func ErrorText(kind string) string {
 		return "Invalid node name specified"
 	case "REQUESTED_NODE_CONFIG_UNAVAILABLE", "NODE_CONFIGURATION":
 		return "Requested node configuration is not available"
+	case "JOB_MISSING_REQUIRED_PARTITION_GROUP":
+		return "User's group not permitted to use this partition"
 	case "INVALID_ACCOUNT":
 		return "Invalid account or account/partition combination specified"
 	case "INVALID_QOS":
@@ -34,6 +52,8 @@ func ErrorText(kind string) string {
 		return "Requested nodes are busy"
 	case "INVALID_GRES":
 		return "Invalid generic resource (gres) specification"
+	case "INVALID_TASK_MEMORY":
+		return "Memory required by task is not available"
 	case "INVALID_FEATURE":
 		return "Invalid feature specification"
 	case "INVALID_LICENSES":
@@ -42,6 +62,10 @@ func ErrorText(kind string) string {
 		return "Job is no longer pending execution"
 	case "NOT_SUPPORTED", "REQUESTED_PART_CONFIG_UNAVAILABLE":
 		return "Requested partition configuration not available now"
+	case "PROTOCOL_VERSION_ERROR":
+		return "Incompatible versions of client and server code"
+	case "JOB_PENDING":
+		return "Job is pending execution"
 	case "DISABLED":
 		return "Requested operation is presently disabled"
 	}

@@ -26,14 +26,46 @@ func (o *Options) Environ(environ []string) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Given("export") && o.Command == Sbatch {
-		kept = set(kept, "SLURM_EXPORT_ENV="+o.Export)
+	if o.Command == Sbatch {
+		for _, v := range o.ForSteps() {
+			kept = set(kept, v)
+		}
 	}
 	out := make([][]byte, len(kept))
 	for i, v := range kept {
 		out[i] = []byte(v)
 	}
 	return out, nil
+}
+
+// ForSteps are the variables by which a script, or the shell of an allocation, hands on to its
+// steps what was asked for: srun reads them.
+func (o *Options) ForSteps() []string {
+	var all []string
+	add := func(name, text string) {
+		if text != "" {
+			all = append(all, name+"="+text)
+		}
+	}
+	if o.Given("export") {
+		add("SLURM_EXPORT_ENV", o.Export)
+	}
+	kind, size, _ := strings.Cut(o.Distribution, "=")
+	add("SLURM_DISTRIBUTION", kind)
+	add("SLURM_DIST_PLANESIZE", size)
+	add("SLURM_GPU_BIND", o.GPUBind)
+	if o.Command == Salloc { // a script's job has it itself
+		add("SLURM_SIGNAL", o.signal)
+	}
+	for _, name := range []string{"threads-per-core", "ntasks-per-core", "ntasks-per-gpu", "cpus-per-gpu", "hint"} {
+		if o.Given(name) {
+			add("SLURM_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_")), o.texts[name])
+		}
+	}
+	if o.Given("open-mode") {
+		add("SLURM_OPEN_MODE", map[bool]string{true: "a", false: "t"}[o.Program.Append])
+	}
+	return all
 }
 
 // exported is what --export lets through: ALL, NONE, NIL, or names and NAME=VALUE, with
@@ -113,7 +145,7 @@ func describesJob(v string) bool {
 	}
 	return slices.Contains([]string{
 		"SLURM_NNODES", "SLURM_NODELIST", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS",
-		"SLURM_TASK_PID", "SLURMD_NODENAME", "SLURM_RESTART_COUNT", "SLURM_DISTRIBUTION", "SLURM_EXPORT_ENV", "SLURM_GET_USER_ENV",
+		"SLURM_TASK_PID", "SLURMD_NODENAME", "SLURM_RESTART_COUNT", "SLURM_DISTRIBUTION", "SLURM_DIST_PLANESIZE", "SLURM_GPU_BIND", "SLURM_OPEN_MODE", "SLURM_THREADS_PER_CORE", "SLURM_UMASK", "SLURM_EXPORT_ENV", "SLURM_GET_USER_ENV",
 		"SLURM_WORKING_DIR", "SLURM_CLUSTER_NAME", "ENVIRONMENT", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
 	}, name)
 }

@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -73,6 +74,10 @@ func longOption(flags []Flag, text string, args []string) (g Given, rest []strin
 	name, value, attached := strings.Cut(text, "=")
 	n, err := findLong(flags, name)
 	if err != nil {
+		var u *UsageError
+		if errors.As(err, &u) { // it names the whole word where that is ambiguous
+			u.Text = strings.Replace(u.Text, "'--"+name+"' is ambiguous", "'--"+text+"' is ambiguous", 1)
+		}
 		return g, nil, err
 	}
 	g.Flag = n

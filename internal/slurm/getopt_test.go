@@ -74,9 +74,9 @@ func TestGetoptRefuses(t *testing.T) {
 		"--zz=3":     "unrecognized option '--zz'",
 		"-Hz":        "invalid option -- 'z'",
 		"--no":       "option '--no' is ambiguous; possibilities: '--nodes' '--nodelist' '--no-kill'",
-		"--node=4":   "option '--node' is ambiguous; possibilities: '--nodes' '--nodelist'",
+		"--node=4":   "option '--node=4' is ambiguous; possibilities: '--nodes' '--nodelist'",
 		"--tim":      "option '--tim' is ambiguous; possibilities: '--time' '--time-min'",
-		"--=3":       "option '--' is ambiguous; possibilities: '--nodes' '--nodelist' '--no-kill' '--hold' '--time' '--time-min'",
+		"--=3":       "option '--=3' is ambiguous; possibilities: '--nodes' '--nodelist' '--no-kill' '--hold' '--time' '--time-min'",
 		"-H --hol=3": "option '--hold' doesn't allow an argument",
 	} {
 		_, _, err := slurm.Getopt(someFlags(), strings.Fields(line), true)

@@ -1,7 +1,6 @@
 package slurm
 
 import (
-	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -9,8 +8,6 @@ import (
 
 	"github.com/gangway-hpc/gangway/internal/job"
 )
-
-const gresKeys = "NodeName Name Type File Count Cores CPUs Links Flags MultipleFiles AutoDetect"
 
 // device is one device of a node, as gres.conf has it.
 type device struct {
@@ -32,43 +29,124 @@ type gresLine struct {
 // and where and how well linked each device is. How many there are says slurm.conf.
 func (r *reader) gresConf(name string) error {
 	devices := map[string][]device{} // by node and name
+	listed := map[string]*listing{}
 	key := func(node, name string) string { return node + "\x00" + name }
 	err := r.eachLine(path.Join(path.Dir(name), "gres.conf"), true, func(l line) error {
 		g, nodes, err := r.gresLine(l)
 		if err != nil || g.name == "" {
 			return err
 		}
+		var unknown, unused []string
 		for _, node := range nodes {
 			i, ok := r.named[node]
 			if !ok {
-				r.warn(l, "no line of slurm.conf defines node %s", node)
+				unknown = append(unknown, node)
 				continue
 			}
 			n := r.cluster.Nodes[i]
 			if !slices.ContainsFunc(n.GRES, func(g2 job.GRES) bool { return g2.Name == g.name }) {
 				if _, explicit := l.get("NodeName"); explicit {
-					r.warn(l, "node %s has %s here, and no Gres=%s in slurm.conf: not used", node, g.name, g.name)
+					unused = append(unused, node)
 				}
 				continue
 			}
+			if listed[key(node, g.name)] == nil {
+				listed[key(node, g.name)] = &listing{}
+			}
+			listed[key(node, g.name)].add(l, g)
 			for range min(g.count, 64) {
 				devices[key(node, g.name)] = append(devices[key(node, g.name)], device{g.kind, g.socket(n), g.links})
 			}
 		}
+		r.sayUnused(l, g.name, unknown, unused)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
+	var fewer shortages
 	for i := range r.cluster.Nodes {
 		n := &r.cluster.Nodes[i]
 		var all []job.GRES
 		for _, g := range n.GRES {
+			if at := listed[key(n.Name, g.Name)]; at != nil && at.of(g.Type) < g.Count {
+				fewer.add(n.Name, g, at)
+			}
 			all = append(all, withDevices(g, devices[key(n.Name, g.Name)])...)
 		}
 		n.GRES = all
 	}
+	fewer.warn(r)
 	return nil
+}
+
+// sayUnused says for which nodes a line is of no use.
+func (r *reader) sayUnused(l line, name string, unknown, unused []string) {
+	if len(unknown) > 0 {
+		r.warn(l, pair{"NodeName", Fold(unknown)}, "add a NodeName line to slurm.conf, or leave it out", "no line of slurm.conf defines it: not used")
+	}
+	if len(unused) > 0 {
+		r.cannot(l, pair{"Name", name}, "write Gres="+name+":COUNT into the NodeName line", "%s has no Gres=%s in slurm.conf: what this line describes is not used", Fold(unused), name)
+	}
+}
+
+// listing is how many devices of a name gres.conf has for a node.
+type listing struct {
+	last  line // the last one that is about them
+	count map[string]int64
+}
+
+func (c *listing) add(l line, g gresLine) {
+	if c.count == nil {
+		c.count = map[string]int64{}
+	}
+	c.last = l
+	c.count[strings.ToLower(g.kind)] += min(g.count, 1<<53) // no sum of them is too large
+}
+
+// of is how many may be of a type: any where none is asked for, else also those of which
+// the line says none.
+func (c *listing) of(kind string) int64 {
+	if kind != "" {
+		return c.count[strings.ToLower(kind)] + c.count[""]
+	}
+	total := int64(0)
+	for _, n := range c.count {
+		total += n
+	}
+	return total
+}
+
+// shortage is of nodes of which slurm.conf says more than gres.conf.
+type shortage struct {
+	at         line
+	resource   string
+	have, want int64
+	nodes      []string
+}
+
+// shortages are together what differs in nothing but the nodes' names.
+type shortages []shortage
+
+func (s *shortages) add(node string, g job.GRES, at *listing) {
+	one := shortage{at.last, strings.TrimSuffix(g.Name+":"+g.Type, ":"), at.of(g.Type), g.Count, []string{node}}
+	i := slices.IndexFunc(*s, func(o shortage) bool {
+		return o.at.number == one.at.number && o.resource == one.resource && o.have == one.have && o.want == one.want
+	})
+	if i < 0 {
+		*s = append(*s, one)
+		return
+	}
+	(*s)[i].nodes = append((*s)[i].nodes, node)
+}
+
+// warn says so: Slurm drains such nodes.
+func (s shortages) warn(r *reader) {
+	for _, one := range s {
+		r.cannot(one.at, pair{}, "have as many in both",
+			"%d %s on %s here, and %d in slurm.conf, which counts; Slurm drains such nodes: gres/%s count reported lower than configured",
+			one.have, one.resource, Fold(one.nodes), one.want, one.resource)
+	}
 }
 
 // gresLine reads one line, and for which nodes it is.
@@ -86,7 +164,7 @@ func (r *reader) gresLine(l line) (g gresLine, nodes []string, err error) {
 				err = l.errorf("%s: %w", p.key, err)
 			}
 		case "count":
-			if g.count, err = parseCount(p.value); err != nil || g.count > math.MaxInt32 {
+			if g.count, err = parseCount(p.value); err != nil {
 				err = l.bad(p, "a whole number, with K, M or G if it is large")
 			}
 		case "cores", "cpus":
@@ -97,13 +175,11 @@ func (r *reader) gresLine(l line) (g gresLine, nodes []string, err error) {
 		case "links":
 			g.links, err = links(l, p)
 		case "autodetect":
-			_, err = oneOf(l, p, "", "nvml", "nvidia", "rsmi", "oneapi", "nrt", "full", "off")
-			r.ignore(l, p)
-		default:
-			if !isOneOf(p.key, gresKeys) {
-				return g, nil, l.errorf("%s: unknown in gres.conf; valid are %s", p.key, strings.ReplaceAll(gresKeys, " ", ", "))
+			if _, err = oneOf(l, p, "", "nvml", "nvidia", "rsmi", "oneapi", "nrt", "full", "off"); err == nil {
+				r.follow(l, p, gresConf)
 			}
-			r.ignore(l, p)
+		default:
+			r.follow(l, p, gresConf)
 		}
 		if err != nil {
 			return g, nil, err

@@ -13,9 +13,10 @@ import (
 
 // Limits of what is read. Slurm's own longest line is shorter.
 const (
-	maxLine    = 1 << 20
-	maxInclude = 10
-	maxLines   = 1 << 20
+	maxLine     = 1 << 20
+	maxInclude  = 10
+	maxIncluded = 10_000 // in all: files may be included several times
+	maxLines    = 1 << 20
 )
 
 // pair is one key=value of a line. The key keeps its case.
@@ -23,9 +24,10 @@ type pair struct{ key, value string }
 
 // line is one logical line: continuations joined, comments gone.
 type line struct {
-	file   string // base name, for messages
-	number int    // of its first physical line
-	pairs  []pair
+	file      string // base name, for messages
+	number    int    // of its first physical line
+	pairs     []pair
+	inherited int // how many pairs behind the first are of DEFAULT lines
 }
 
 // bad is the error for a value of the line.
@@ -35,7 +37,7 @@ func (l line) bad(p pair, want string) error {
 
 // errorf is an error about the whole line.
 func (l line) errorf(format string, args ...any) error {
-	return fmt.Errorf("%s:%d: %w", l.file, l.number, fmt.Errorf(format, args...))
+	return &lineError{l.file, l.number, fmt.Errorf(format, args...)}
 }
 
 // kind is the lower-case key that the line begins with.
@@ -51,8 +53,9 @@ func (l line) get(key string) (value string, ok bool) {
 	return value, ok
 }
 
-// eachLine calls f for every logical line of a file and of those that it includes, until
-// f returns an error. A file that is not there is none for optional ones.
+// eachLine calls f for every logical line of a file and of those that it includes. An error
+// of f is one of that line, and the others are read all the same; what is returned is an
+// error of reading the file. One that is not there is none for optional files.
 func (r *reader) eachLine(name string, optional bool, f func(line) error) error {
 	return r.eachLineOf(name, optional, nil, f)
 }
@@ -71,10 +74,7 @@ func (r *reader) eachLineOf(name string, optional bool, from []string, f func(li
 	lines.scanner.Buffer(nil, maxLine)
 	for {
 		text, err := lines.next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
+		if done, err := ended(err); done {
 			return err
 		}
 		l := line{file: lines.file, number: lines.first}
@@ -85,15 +85,21 @@ func (r *reader) eachLineOf(name string, optional bool, from []string, f func(li
 			continue
 		}
 		if l.pairs, err = splitPairs(text); err != nil {
-			return l.errorf("%w", err)
-		}
-		if len(l.pairs) == 0 {
+			r.fail(l, l.errorf("%w", err), !r.lenient)
 			continue
 		}
 		if err := f(l); err != nil {
-			return err
+			r.fail(l, err, !r.lenient)
 		}
 	}
+}
+
+// ended says whether there are no more lines, and why if that is not the file's end.
+func ended(err error) (done bool, why error) {
+	if errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	return err != nil, err
 }
 
 // includes says whether a line is an Include, and of what.
@@ -111,19 +117,23 @@ func (r *reader) include(l line, name string, from []string, f func(line) error)
 	if !path.IsAbs(name) {
 		name = path.Join(path.Dir(from[0]), name)
 	}
-	if slices.Contains(from, name) {
-		return l.errorf("Include %s: the file includes itself: %s", name, strings.Join(append(from, name), " > "))
+	switch {
+	case slices.Contains(from, name):
+		r.fail(l, l.errorf("Include %s: the file includes itself: %s", name, strings.Join(append(from, name), " > ")), true)
+		return nil
+	case len(from) >= maxInclude:
+		r.fail(l, l.errorf("Include %s: files include each other more than %d deep", name, maxInclude), true)
+		return nil
+	case r.included >= maxIncluded:
+		return l.errorf("Include %s: more than %d files are included", name, maxIncluded)
 	}
-	if len(from) >= maxInclude {
-		return l.errorf("Include %s: files include each other more than %d deep", name, maxInclude)
+	r.included++
+	err := r.eachLineOf(name, false, from, f)
+	if errors.Is(err, fs.ErrNotExist) {
+		r.fail(l, l.errorf("Include %s: %w", name, err), true)
+		return nil
 	}
-	if err := r.eachLineOf(name, false, from, f); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return l.errorf("Include %s: %w", name, err)
-		}
-		return err
-	}
-	return nil
+	return err
 }
 
 // lineScanner joins physical lines to logical ones.
@@ -132,6 +142,7 @@ type lineScanner struct {
 	file    string
 	first   int // physical line at which the latest logical one begins
 	last    int
+	single  bool // no line goes on in the next one
 }
 
 // next is the next logical line that is not empty; io.EOF after the last.
@@ -146,7 +157,10 @@ func (s *lineScanner) next() (string, error) {
 			s.first = s.last
 		}
 		text := stripComment(strings.TrimRight(s.scanner.Text(), "\r\n"))
-		if text, more = stripContinuation(text); whole.Len()+len(text) > maxLine {
+		if !s.single {
+			text, more = stripContinuation(text)
+		}
+		if whole.Len()+len(text) > maxLine {
 			return "", fmt.Errorf("%s:%d: the line is longer than %d bytes", s.file, s.first, maxLine)
 		}
 		whole.WriteString(text)

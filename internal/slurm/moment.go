@@ -30,15 +30,17 @@ func badMoment(pos int, text string) string {
 // parseMoment says in pos how far it understood the text.
 func parseMoment(text string, now time.Time) (at job.Time, pos int, err error) {
 	bad := &SyntaxError{Key: "time", Value: text, Want: "a time as 16:30, 2026-03-01T08:00, now+1hour or tomorrow"}
-	if t, ok := relative(text, now); ok {
+	if t, pos, ok := relative(text, now); ok {
 		return job.Time(t.UnixMilli()), 0, nil
+	} else if pos > 0 {
+		return 0, pos, bad
 	}
 	m := moment{now: now, hour: -1}
 	rest := text
 	for rest = strings.TrimLeft(rest, " \t"); rest != ""; rest = strings.TrimLeft(rest, " \t") {
 		n := m.take(rest)
 		if n == 0 {
-			return 0, len(text) - len(rest), bad
+			return 0, len(text) - len(rest) + m.wrong, bad
 		}
 		rest = rest[n:]
 		if rest != "" && (rest[0] == 'T' || rest[0] == 't' || rest[0] == '-') && m.dated && m.hour < 0 {
@@ -52,34 +54,42 @@ func parseMoment(text string, now time.Time) (at job.Time, pos int, err error) {
 }
 
 // relative reads "now" and what is counted from it, and seconds since 1970 behind "uts".
-func relative(text string, now time.Time) (time.Time, bool) {
+// Where it is not ok, a pos above 0 is how far that was understood.
+func relative(text string, now time.Time) (t time.Time, pos int, ok bool) {
 	rest, ok := strings.CutPrefix(strings.ToLower(text), "now")
 	if !ok {
 		if n, err := strconv.ParseInt(strings.TrimPrefix(text, "uts"), 10, 64); err == nil && strings.HasPrefix(text, "uts") {
-			return time.Unix(n, 0), true
+			return time.Unix(n, 0), 0, true
 		}
-		return now, false
+		return now, 0, false
 	}
 	rest = strings.ReplaceAll(rest, " ", "")
 	if rest == "" {
-		return now, true
+		return now, 0, true
 	}
+	pos = len("now")
 	sign := 1
 	switch rest[0] {
 	case '+':
 	case '-':
 		sign = -1
 	default:
-		return now, false
+		return now, pos, false
 	}
-	digits := strings.TrimRight(rest[1:], "abcdefghijklmnopqrstuvwxyz")
+	digits := leadingDigits(rest[1:])
 	n, err := strconv.Atoi(digits)
-	if err != nil || n > 1<<30 {
-		return now, false
+	if err != nil || n > mostAhead {
+		return now, pos, false
 	}
 	unit, ok := unitOf(rest[1+len(digits):])
-	return now.Add(time.Duration(sign*n) * unit), ok
+	if !ok || n > mostAhead/int(unit/time.Second) {
+		return now, pos + len(digits), false
+	}
+	return now.Add(time.Duration(sign*n) * unit), 0, true
 }
+
+// mostAhead bounds what is counted from now: 100 years, in seconds, which a time.Duration holds.
+const mostAhead = 100 * 366 * 24 * 3600
 
 // unitOf reads a unit by any beginning of its name, as Slurm does: minutes need "mi".
 func unitOf(text string) (time.Duration, bool) {
@@ -103,6 +113,7 @@ type moment struct {
 	hour, min, sec   int // hour -1: not given
 	year, month, day int
 	dated            bool
+	wrong            int // how far the part was understood that take refused
 }
 
 // take reads one part at the beginning of text and returns its length, or 0.
@@ -180,13 +191,19 @@ func (m *moment) date(word string) int {
 		y += 2000
 	}
 	if mo < 1 || mo > 12 || d < 1 || d > 31 {
+		if len(iso) == 3 {
+			m.wrong = len("YYYY-")
+			if mo >= 1 && mo <= 12 {
+				m.wrong = len("YYYY-MM-")
+			}
+		}
 		return 0
 	}
 	m.year, m.month, m.day, m.dated = y, mo, d, true
 	return end
 }
 
-// clock reads H:MM[:SS] with am or pm behind.
+// clock reads H:MM[:SS] with am or pm behind. Minutes and seconds have two digits.
 func (m *moment) clock(word string) int {
 	end := strings.IndexFunc(word, func(r rune) bool { return !strings.ContainsRune("0123456789:", r) })
 	if end < 0 {
@@ -194,14 +211,25 @@ func (m *moment) clock(word string) int {
 	}
 	text := word[:end]
 	parts := decimals(text, ":")
-	if len(parts) < 2 || len(parts) > 3 || m.hour >= 0 {
+	if len(parts) < 2 || m.hour >= 0 {
 		return 0
+	}
+	at := 0
+	for i, part := range strings.Split(text, ":") {
+		if i > 0 && (len(part) != 2 || i > 2 || parts[i] > 59) {
+			m.wrong = at + min(len(part), 1)
+			if i > 2 || len(part) == 2 {
+				m.wrong = at
+			}
+			return 0
+		}
+		at += len(part) + 1
 	}
 	h, mi, s := parts[0], parts[1], 0
 	if len(parts) == 3 {
 		s = parts[2]
 	}
-	if h > 24 || mi > 59 || s > 59 {
+	if h > 24 {
 		return 0
 	}
 	m.hour, m.min, m.sec = h, mi, s

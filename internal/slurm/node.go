@@ -8,10 +8,6 @@ import (
 	"github.com/gangway-hpc/gangway/internal/job"
 )
 
-const nodeKeys = "NodeName NodeHostname NodeAddr BcastAddr Boards CoreSpecCount CoresPerSocket CpuBind CPUs Procs " +
-	"CpuSpecList Features Feature Gres MemSpecLimit Parameters Port RealMemory Reason RestrictedCoresPerGPU Sockets " +
-	"SocketsPerBoard State ThreadsPerCore TmpDisk Topology TRESWeights Weight"
-
 // nodeShape is what a node line says, before it is known of which nodes.
 type nodeShape struct {
 	node    job.Node
@@ -29,7 +25,20 @@ func withDefaults(l line, defaults *[]pair) (line, bool) {
 		return l, true
 	}
 	l.pairs = append([]pair{l.pairs[0]}, slices.Concat(*defaults, l.pairs[1:])...)
+	l.inherited = len(*defaults)
 	return l, false
+}
+
+// eachPair calls f for the pairs of a line behind the first. What is wrong with those of
+// DEFAULT lines was said there.
+func (r *reader) eachPair(l line, f func(p pair) error) {
+	for i, p := range l.pairs[1:] {
+		r.quiet = i < l.inherited
+		if err := f(p); err != nil {
+			r.fail(l, err, true)
+		}
+	}
+	r.quiet = false
 }
 
 // nodeLine reads a line that begins with NodeName.
@@ -37,11 +46,7 @@ func (r *reader) nodeLine(l line) error {
 	own := l
 	l, isDefault := withDefaults(l, &r.conf.nodeDefaults)
 	s := nodeShape{node: job.Node{Weight: 1, Memory: 1, State: job.NodeUnknown}, boards: 1, given: map[string]bool{}}
-	for _, p := range l.pairs[1:] {
-		if err := r.nodeKey(l, p, &s); err != nil {
-			return err
-		}
-	}
+	r.eachPair(l, func(p pair) error { return r.nodeKey(l, p, &s) })
 	if isDefault {
 		return nil
 	}
@@ -60,6 +65,12 @@ func (r *reader) nodeLine(l line) error {
 			return l.bad(pair{"NodeAddr", s.addr}, "as many addresses as NodeName has nodes")
 		}
 	}
+	first := len(r.cluster.Nodes)
+	defer func() {
+		if n := len(r.cluster.Nodes) - first; n > 0 {
+			r.conf.nodesAt = append(r.conf.nodesAt, nodesAt{own, first, n, s.given["realmemory"]})
+		}
+	}()
 	for i, name := range names {
 		n := s.node
 		n.Name = name
@@ -105,7 +116,7 @@ func (r *reader) nodeKey(l line, p pair, s *nodeShape) error {
 	case "memspeclimit":
 		s.reserve, err = number(l, p, 0, math.MaxInt64>>20)
 	case "weight":
-		n.Weight, err = count(l, p, 1, math.MaxInt32)
+		n.Weight, err = count(l, p, 0, math.MaxInt32)
 	case "features", "feature":
 		n.Features = strings.FieldsFunc(p.value, func(c rune) bool { return c == ',' || c == '&' })
 	case "gres":
@@ -113,18 +124,17 @@ func (r *reader) nodeKey(l line, p pair, s *nodeShape) error {
 			return l.bad(p, wantGRES)
 		}
 	case "state":
-		n.State, err = nodeState(l, p)
+		if n.State, err = nodeState(l, p); strings.Contains(strings.ToUpper(p.value), "CLOUD") {
+			r.add(l, Finding{Severity: SeverityWarning, Key: p.key, Value: p.value, Text: "nodes are not started when jobs need them", Remedy: "have them there: each has to join by itself"})
+		}
 	case "reason":
 		n.Reason = p.value
 	case "nodeaddr":
 		s.addr = p.value
 	case "topology":
-		err = dynamicTopology(l, p, n)
+		err = r.dynamicTopology(l, p, n)
 	default:
-		if !isOneOf(key, nodeKeys) {
-			return l.errorf("%s: unknown in a line of nodes; valid are %s", p.key, strings.ReplaceAll(nodeKeys, " ", ", "))
-		}
-		r.neglect(l, p, neglectedNode)
+		r.follow(l, p, nodeLine)
 	}
 	return err
 }
@@ -144,7 +154,7 @@ func (r *reader) fillCPUs(l line, s *nodeShape) {
 	if n.Sockets == 0 {
 		n.Sockets = max(n.CPUs/(n.CoresPerSocket*n.ThreadsPerCore), 1)
 	} else if n.CPUs > 0 && n.CPUs != n.Sockets && !s.given["corespersocket"] && !s.given["threadspercore"] {
-		r.warn(l, "CPUs=%d and Sockets=%d: taken for as many sockets as CPUs", n.CPUs, n.Sockets)
+		r.warn(l, pair{}, "write CoresPerSocket and ThreadsPerCore, as slurmd -C prints them", "CPUs=%d and Sockets=%d: taken for as many sockets as CPUs", n.CPUs, n.Sockets)
 		n.Sockets = n.CPUs
 	}
 	threads := n.Sockets * n.CoresPerSocket * n.ThreadsPerCore
@@ -153,7 +163,7 @@ func (r *reader) fillCPUs(l line, s *nodeShape) {
 		n.CPUs = threads
 	case n.Sockets, n.Sockets * n.CoresPerSocket, threads:
 	default:
-		r.warn(l, "CPUs=%d is not Sockets*CoresPerSocket*ThreadsPerCore: taken for %d", n.CPUs, threads)
+		r.warn(l, pair{}, "write what slurmd -C prints on the node", "CPUs=%d is not Sockets*CoresPerSocket*ThreadsPerCore: taken for %d", n.CPUs, threads)
 		n.CPUs = threads
 	}
 }
@@ -183,15 +193,18 @@ func nodeState(l line, p pair) (job.NodeState, error) {
 }
 
 // dynamicTopology reads Topology= of a node line: "default:leaf1" or "b1", the last part
-// being the leaf switch or the block.
-func dynamicTopology(l line, p pair, n *job.Node) error {
+// being the leaf switch or the block. Of several topologies the first one is used.
+func (r *reader) dynamicTopology(l line, p pair, n *job.Node) error {
+	first, others, several := strings.Cut(p.value, ",")
 	for word := range strings.SplitSeq(p.value, ",") {
-		parts := strings.Split(word, ":")
-		if parts[len(parts)-1] == "" {
+		if word == "" || strings.HasSuffix(word, ":") {
 			return l.bad(p, "TOPOLOGY:SWITCH or TOPOLOGY:BLOCK")
 		}
-		n.Switch = parts[len(parts)-1]
 	}
+	if several {
+		r.warn(l, pair{p.key, others}, "leave it out", "it is not used: there is one topology for the whole cluster, that of %s", first)
+	}
+	n.Switch = first[strings.LastIndexByte(first, ':')+1:]
 	return nil
 }
 
@@ -200,6 +213,11 @@ func (r *reader) downNodesLine(l line) error {
 	names, err := hosts(l, l.pairs[0])
 	if err != nil {
 		return err
+	}
+	for _, p := range l.pairs {
+		if _, ok := r.rule(downLine, p.key); !ok {
+			r.unknown(l, p, downLine)
+		}
 	}
 	state := job.NodeDown
 	reason, _ := l.get("Reason")
@@ -211,7 +229,7 @@ func (r *reader) downNodesLine(l line) error {
 	for _, name := range names {
 		i, ok := r.named[name]
 		if !ok {
-			r.warn(l, "DownNodes: no line defines node %s", name)
+			r.warn(l, pair{"DownNodes", name}, "add a NodeName line above, or leave it out", "no line before this one defines the node: it is not down")
 			continue
 		}
 		r.cluster.Nodes[i].State, r.cluster.Nodes[i].Reason = state, reason
@@ -222,6 +240,11 @@ func (r *reader) downNodesLine(l line) error {
 // nodeSetLine reads "NodeSet=name Nodes=..." or "... Feature=...".
 func (r *reader) nodeSetLine(l line) error {
 	name := l.pairs[0].value
+	for _, p := range l.pairs {
+		if _, ok := r.rule(setLine, p.key); !ok {
+			r.unknown(l, p, setLine)
+		}
+	}
 	if list, ok := l.get("Nodes"); ok {
 		names, err := hosts(l, pair{"Nodes", list})
 		if err != nil {

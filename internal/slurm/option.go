@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -59,7 +60,7 @@ type Options struct {
 	Chdir                          string
 	Quiet, Verbose                 int
 	Help, Version                  bool
-	Propagate                      []string // limits, by name
+	Propagate                      []string // limits, by name; all if it was not said
 	TestOnly                       bool
 	Warnings                       []string // to be shown, without the command's name
 
@@ -77,7 +78,10 @@ type Options struct {
 	// OnlyOutput and OnlyError are the rank of which output is shown; -1: all.
 	OnlyOutput, OnlyError          int
 	Distribution, GPUBind, CPUBind string
+	// Prolog and Epilog are programs that srun runs where it is, before the step and after it.
+	Prolog, Epilog                 string
 	MultiProg                      bool
+	Overcommit                     bool // tasks may share CPUs
 	DisableStatus, QuitOnInterrupt bool
 	Immediate                      job.Duration // 0: wait for ever
 	Interactive                    bool         // the shell of an allocation
@@ -88,13 +92,19 @@ type Options struct {
 
 	now    time.Time
 	given  map[string]origin
+	texts  map[string]string // values, as given last
 	gres   []job.GRESRequest
 	gpus   [4][]job.GRESRequest // by --gpus, and per node, task and socket
 	memory [3]int64             // MiB by --mem, per CPU, per GPU
 	perGPU int                  // tasks
 
+	perTask []job.GRESRequest // by --tres-per-task
+
 	containers []container
+	hosts      []string // of an arbitrary distribution: the node of each task
+	signal     string   // as written
 	ignorePBS  bool
+	getenv     func(string) string
 }
 
 // Bell says when salloc rings the terminal's bell.
@@ -124,7 +134,15 @@ func (o *Options) Given(name string) bool { return o.given[name] != unset }
 func (o *Options) Asked(name string) bool { return o.asked(name) }
 
 // Failed is how the command begins to say that its request was refused.
-func (o *Options) Failed() string { return o.failed() }
+func (o *Options) Failed() string {
+	switch o.Command {
+	case Sbatch:
+		return "Batch job submission failed"
+	case Srun:
+		return "Unable to allocate resources"
+	}
+	return "Job submit/allocate failed"
+}
 
 // asked says whether it was given otherwise than by the environment, which yields to
 // options that contradict it.
@@ -165,9 +183,10 @@ type value struct {
 
 func (v value) invalid() error { return refuse(badOption, "Invalid --%s specification", v.name) }
 
-// number reads a whole number that is at least low.
+// number reads a whole number that is at least low; blanks before it are no matter, as for
+// strtol(3).
 func (v value) number(low int) (int, error) {
-	n, err := strconv.Atoi(v.text)
+	n, err := strconv.Atoi(strings.TrimLeft(v.text, spaces))
 	if err != nil || n < low || n > 1<<30 {
 		return 0, refuse(1, "Invalid numeric value %q for --%s.", v.text, v.name)
 	}
@@ -192,8 +211,16 @@ type option struct {
 	why string // of one without set: why it is refused
 }
 
-// optionsOf is the part of the table that a command has.
+// optionsOf is the part of the table that a command has, by name: in this order Slurm's commands
+// say which options an ambiguous one could be.
 func optionsOf(c Command) []option {
+	all := grouped(c)
+	slices.SortFunc(all, func(a, b option) int { return strings.Compare(a.Long, b.Long) })
+	return all
+}
+
+// grouped is the same in the order in which people look for options.
+func grouped(c Command) []option {
 	all := slices.Concat(resourceOptions(), placeOptions(), jobOptions(), programOptions(), stepOptions(), containerOptions(), otherOptions())
 	return slices.DeleteFunc(all, func(o option) bool { return o.in&c == 0 })
 }
@@ -220,6 +247,12 @@ func (o *Options) apply(opt *option, v value) error {
 		return err
 	}
 	o.given[opt.Long] = max(v.from, o.given[opt.Long])
+	if o.texts == nil {
+		o.texts = map[string]string{}
+	}
+	if o.texts[opt.Long] = v.text; v.text == "" && opt.Argument != RequiredArgument {
+		o.texts[opt.Long] = "set"
+	}
 	return nil
 }
 
@@ -238,14 +271,18 @@ type Source struct {
 // Parse reads the directives of a script, over these the environment, and over that the
 // command line.
 func Parse(c Command, from Source) (*Options, error) {
-	o := &Options{Command: c, now: from.Now, given: map[string]origin{}, Relative: -1, OnlyOutput: -1, OnlyError: -1}
+	o := &Options{Command: c, now: from.Now, getenv: from.Getenv, given: map[string]origin{}, Relative: -1, OnlyOutput: -1, OnlyError: -1}
 	table := optionsOf(c)
 	given, operands, err := from.line(table)
 	if err != nil {
 		return nil, err
 	}
 	o.Operands = operands
+	if at := slices.Index(operands, ":"); at >= 0 && at < len(operands)-1 {
+		return nil, refuse(1, "%q between parts of a heterogeneous job: not supported by Gangway yet", ":")
+	}
 	if c == Sbatch {
+		o.Job.Requeue = true // unless --no-requeue: JobRequeue of slurm.conf is 1 by default
 		if err := o.early(table, given); err != nil {
 			return nil, err
 		}
@@ -256,7 +293,7 @@ func Parse(c Command, from Source) (*Options, error) {
 			return nil, err
 		}
 	}
-	if err := o.environ(table, from.Getenv); err != nil {
+	if err := o.environ(table); err != nil {
 		return nil, err
 	}
 	for _, g := range given {
@@ -282,9 +319,10 @@ type Option struct {
 // OptionsOf are the options of a command that are carried out.
 func OptionsOf(c Command) []Option {
 	var all []Option
+	texts := helpTexts(c)
 	for _, o := range optionsOf(c) {
 		if o.set != nil {
-			all = append(all, Option{o.Flag, helpOf(c, o.Long)})
+			all = append(all, Option{o.Flag, texts[o.Long]})
 		}
 	}
 	return all
@@ -338,26 +376,4 @@ func (s *Source) script(o *Options) ([]byte, error) {
 		return nil, err
 	}
 	return b, CheckScript(b)
-}
-
-// environ sets what the environment says.
-func (o *Options) environ(table []option, getenv func(string) string) error {
-	for i := range table {
-		opt := &table[i]
-		names := []string{}
-		if opt.env != "" {
-			names = append(names, o.Command.prefix()+opt.env)
-		}
-		names = append(names, extraVariables(o.Command, opt.Long)...)
-		for _, name := range names {
-			text := getenv(name)
-			if text == "" || opt.set == nil && !(value{text: text, from: fromEnviron}).on() {
-				continue
-			}
-			if err := o.apply(opt, value{text: text, from: fromEnviron}); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

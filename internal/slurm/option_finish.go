@@ -2,6 +2,7 @@ package slurm
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -9,16 +10,29 @@ import (
 
 // finish checks what options say together, and makes the job of it.
 func (o *Options) finish() error {
-	for _, check := range []func() error{o.checkMemory, o.checkGPUs, o.checkTasks, o.checkCluster} {
+	for _, check := range []func() error{o.checkMemory, o.checkGPUs, o.checkTasks, o.checkStep, o.checkLimits} {
 		if err := check(); err != nil {
 			return err
 		}
 	}
+	if o.Given("relative") && o.JobID == 0 {
+		return fatal("--relative option invalid for job allocation request")
+	}
 	o.Program.Container = o.flags()
+	if !o.Given("propagate") {
+		o.Propagate = limitNames() // as Slurm's PropagateResourceLimits has it
+	}
 	if o.Command == Srun {
 		o.streams()
 	}
 	return nil
+}
+
+// SetTasks says how many tasks there are, as --ntasks does.
+func (o *Options) SetTasks(n int) error {
+	o.Job.Tasks = n
+	o.given["ntasks"] = fromLine
+	return o.checkTasks()
 }
 
 // streams makes of srun's --output and --error what goes to files, and what comes here: "all"
@@ -84,7 +98,7 @@ func (o *Options) checkGPUs() error {
 	if o.Given("gpus-per-task") && o.Given("ntasks-per-gpu") {
 		return fatal("--gpus-per-task is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU")
 	}
-	o.Job.GRES = append([]job.GRESRequest(nil), o.gres...)
+	o.Job.GRES = slices.Concat(o.gres, o.perTask)
 	if o.Given("gpus-per-node") {
 		for _, g := range o.gres {
 			if g.Name == "gpu" {
@@ -98,7 +112,8 @@ func (o *Options) checkGPUs() error {
 	for _, all := range o.gpus {
 		o.Job.GRES = append(o.Job.GRES, all...)
 	}
-	if o.perGPU > 0 {
+	// A step's job has made tasks of it already.
+	if handed := o.Command == Srun && o.given["ntasks-per-gpu"] == fromEnviron && o.Given("ntasks"); o.perGPU > 0 && !handed {
 		return o.tasksPerGPU()
 	}
 	return nil
@@ -136,30 +151,20 @@ func (o *Options) tasksPerGPU() error {
 	return nil
 }
 
-// checkTasks compares tasks with nodes.
-func (o *Options) checkTasks() error {
+// checkLimits refuses what Slurm's controller does of numbers that contradict each other. A
+// step has none of these.
+func (o *Options) checkLimits() error {
 	s := &o.Job
-	if o.Given("gpus-per-task") && s.Tasks == 0 && s.TasksPerNode == 0 && s.MinNodes == 0 {
-		return refuse(1, "--gpus-per-task needs a number of tasks: give --ntasks, or --nodes")
+	sentence := ""
+	switch {
+	case o.JobID != 0:
+	case o.Given("nodes") && s.MaxNodes == 0:
+		sentence = "Node count specification invalid"
+	case o.Given("time") && o.Given("time-min") && s.TimeMin > s.TimeLimit && s.TimeLimit > 0:
+		sentence = "Invalid time-min specification (exceeds job's time or other limits)"
 	}
-	// More nodes than tasks: as many nodes as tasks, says Slurm.
-	if s.Tasks > 0 && s.MinNodes > s.Tasks && o.Given("ntasks") {
-		if !(o.Command == Srun && o.given["ntasks"] == fromEnviron) {
-			o.Warnings = append(o.Warnings, fmt.Sprintf("Warning: can't run %d processes on %d nodes, setting nnodes to %d", s.Tasks, s.MinNodes, s.Tasks))
-		}
-		s.MinNodes = s.Tasks
-		s.MaxNodes = max(min(s.MaxNodes, s.Tasks), s.MinNodes)
+	if sentence == "" {
+		return nil
 	}
-	if n := len(s.NodeList); n > 0 && s.MaxNodes > 0 && n > s.MaxNodes {
-		return refuse(1, "Required nodelist includes more nodes than permitted by max-node count (%d > %d). Eliminating nodes from the nodelist.", n, s.MaxNodes)
-	}
-	return nil
-}
-
-// checkCluster refuses a cluster by its name: GANGWAY_CLUSTER chooses.
-func (o *Options) checkCluster() error {
-	if o.Clusters != "" && o.Clusters != "all" {
-		return refuse(1, "--clusters=%s: not supported by Gangway yet; GANGWAY_CLUSTER chooses the cluster", o.Clusters)
-	}
-	return nil
+	return refuse(1, "%s: %s", o.Failed(), sentence)
 }

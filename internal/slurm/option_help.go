@@ -1,20 +1,28 @@
 package slurm
 
-// helpOf is a line about an option, for help and manuals.
-func helpOf(c Command, name string) string {
-	switch {
-	case name == "wait" && c == Srun:
-		return "seconds that the others have after the first task's end; 0: for ever"
-	case name == "exclusive" && c == Srun:
-		return "CPUs of its own for a step; whole nodes for a job"
+import "maps"
+
+// helpTexts are lines about the options of a command, by name, for help and manuals.
+func helpTexts(c Command) map[string]string {
+	texts := optionHelp()
+	maps.Copy(texts, containerHelp())
+	if c == Srun {
+		texts["wait"] = "seconds that the others have after the first task's end; 0: for ever"
+		texts["exclusive"] = "CPUs of its own for a step; whole nodes for a job"
 	}
-	texts := map[string]string{
+	return texts
+}
+
+func optionHelp() map[string]string {
+	return map[string]string{
 		"nodes":             "N or MIN-MAX nodes",
 		"ntasks":            "tasks in all",
 		"cpus-per-task":     "CPUs of each task",
 		"ntasks-per-node":   "tasks on each node; with --ntasks at most so many",
 		"tasks-per-node":    "as --ntasks-per-node",
 		"ntasks-per-gpu":    "tasks for each GPU",
+		"ntasks-per-core":   "1: one thread of each core",
+		"tres-per-task":     "cpu=N,gres/NAME[:TYPE]=N for each task",
 		"mem":               "memory on each node: 900G; a number alone is MiB; 0 is all",
 		"mem-per-cpu":       "memory for each CPU",
 		"mem-per-gpu":       "memory for each GPU",
@@ -37,7 +45,7 @@ func helpOf(c Command, name string) string {
 		"contiguous":        "nodes next to each other",
 		"switches":          "COUNT[@TIME]: at most so many leaf switches, and how long to wait for that",
 		"segment":           "nodes come in groups of so many, each within one block",
-		"distribution":      "block, cyclic, plane=N or arbitrary: how tasks are dealt to nodes",
+		"distribution":      "block, cyclic, plane=N or arbitrary: how tasks are dealt to nodes; behind a colon, to sockets",
 		"gpu-bind":          "which of a node's GPUs a task sees: none, closest, single:N, per_task:N, map:..., mask:...",
 		"cpu-bind":          "to what tasks are bound: none, cores, threads, closest (to the task's GPUs), ...",
 		"job-name":          "name of the job",
@@ -53,7 +61,7 @@ func helpOf(c Command, name string) string {
 		"hold":              "submit it, but do not start it",
 		"nice":              "less priority by this; 100 without a value",
 		"priority":          "this priority instead of a computed one",
-		"requeue":           "start it again where it loses a node",
+		"requeue":           "start it again where it loses a node; not where the script's supervisor is killed",
 		"no-requeue":        "do not",
 		"signal":            "[B:]SIGNAL[@SECONDS] before the end of its time; B: to the script only",
 		"test-only":         "say when it would start, and do nothing",
@@ -86,20 +94,22 @@ func helpOf(c Command, name string) string {
 		"unbuffered":        "show output as it comes, not by lines",
 		"kill-on-bad-exit":  "end the step when a task fails",
 		"pty":               "give task 0 a terminal",
+		"multi-prog":        "the command is a file that says which tasks run what: 0-3 CMD ARGS, a line each",
+		"overcommit":        "tasks share CPUs: there may be more of them",
+		"task-prolog":       "program before each task; it may print export NAME=VALUE",
+		"task-epilog":       "program after each task",
+		"prolog":            "program that is run here before the step",
+		"epilog":            "program that is run here after the step",
 		"disable-status":    "the first Ctrl-C goes to the tasks",
 		"quit-on-interrupt": "the first Ctrl-C ends the step",
-		"immediate":         "fail if there are no nodes after SECONDS (5)",
+		"immediate":         "fail if there are no nodes after SECONDS (1)",
 		"mpi":               "none",
 	}
-	if text, ok := texts[name]; ok {
-		return text
-	}
-	return containerHelp(name)
 }
 
-// containerHelp is helpOf for the options about containers.
-func containerHelp(name string) string {
-	texts := map[string]string{
+// containerHelp is optionHelp for the options about containers.
+func containerHelp() map[string]string {
+	return map[string]string{
 		"container-image":             "the image of the container: a reference, a .sqsh file or a directory",
 		"container-mounts":            "SRC[:DST[:FLAG+FLAG]],... in the container",
 		"container-workdir":           "working directory in the container",
@@ -118,5 +128,4 @@ func containerHelp(name string) string {
 		"container-writable":          "let the container write to its root",
 		"container-readonly":          "do not (default)",
 	}
-	return texts[name]
 }

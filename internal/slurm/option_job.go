@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,7 +13,10 @@ import (
 func jobOptions() []option {
 	return []option{
 		{Flag: Flag{"job-name", 'J', RequiredArgument}, in: asking, env: "JOB_NAME", set: intoText(func(o *Options) *string { return &o.Job.Name })},
-		{Flag: Flag{"account", 'A', RequiredArgument}, in: asking, env: "ACCOUNT", set: intoText(func(o *Options) *string { return &o.Job.Account })},
+		{Flag: Flag{"account", 'A', RequiredArgument}, in: asking, env: "ACCOUNT", set: func(o *Options, v value) error {
+			o.Job.Account = unequal(v.text)
+			return nil
+		}},
 		{Flag: Flag{"qos", 'q', RequiredArgument}, in: asking, env: "QOS", set: intoText(func(o *Options) *string { return &o.Job.QOS })},
 		{Flag: Flag{"comment", 0, RequiredArgument}, in: asking, set: intoText(func(o *Options) *string { return &o.Comment })},
 		{Flag: Flag{"time", 't', RequiredArgument}, in: asking, env: "TIMELIMIT", set: intoTime(func(o *Options) *job.Duration { return &o.Job.TimeLimit })},
@@ -48,6 +52,9 @@ func intoMoment(field func(*Options) *job.Time) func(*Options, value) error {
 	return func(o *Options, v value) error {
 		at, pos, err := parseMoment(v.text, o.now)
 		if err != nil {
+			if v.text == "" {
+				return v.invalid()
+			}
 			return &Refusal{Code: badOption, Lines: []string{
 				badMoment(pos, v.text),
 				o.Command.String() + ": error: Invalid --" + v.name + " specification",
@@ -61,7 +68,7 @@ func intoMoment(field func(*Options) *job.Time) func(*Options, value) error {
 func setArray(o *Options, v value) error {
 	a, err := ParseArray(v.text)
 	if err != nil {
-		return refuse(1, "Batch job submission failed: Invalid job array specification")
+		return o.refused("Invalid job array specification", err)
 	}
 	o.Job.Array = a
 	return nil
@@ -154,21 +161,10 @@ func merged(ranges []job.Range) []job.Range {
 func setDependency(o *Options, v value) error {
 	d, err := ParseDependency(v.text)
 	if err != nil {
-		return refuse(1, "%s: Job dependency problem", o.failed())
+		return o.refused("Job dependency problem", err)
 	}
 	o.Job.Dependencies, o.Dependency = d, v.text
 	return nil
-}
-
-// failed is how the command says that its request was refused.
-func (o *Options) failed() string {
-	switch o.Command {
-	case Sbatch:
-		return "Batch job submission failed"
-	case Srun:
-		return "Unable to allocate resources"
-	}
-	return "Job submit/allocate failed"
 }
 
 // ParseDependency reads --dependency: conditions TYPE[:ID[_TASK][+MINUTES]...] with commas,
@@ -189,6 +185,7 @@ func ParseDependency(text string) (*job.Dependencies, error) {
 	}
 	for word := range strings.SplitSeq(text, sign) {
 		parts := strings.Split(word, ":")
+		parts[0] = strings.ToLower(parts[0])
 		if parts[0] == "singleton" && len(parts) == 1 {
 			d.List = append(d.List, job.Dependency{Type: job.Singleton})
 			continue
@@ -252,7 +249,7 @@ func setNice(o *Options, v value) error {
 		return nil
 	}
 	n, err := strconv.ParseInt(v.text, 10, 64)
-	if err != nil && !strings.Contains(err.Error(), "range") {
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return refuse(badOption, "Invalid --nice value %q", v.text) // Slurm takes it for 0
 	}
 	if err != nil || n > niceMost || n < -niceMost {
@@ -265,11 +262,16 @@ func setNice(o *Options, v value) error {
 func setPriority(o *Options, v value) error {
 	var p uint32
 	if strings.EqualFold(v.text, "TOP") {
-		p = 1<<32 - 2
+		p = 1<<32 - 3
 	} else {
-		n, err := strconv.ParseUint(v.text, 10, 32)
-		if err != nil || n >= 1<<32-1 {
-			return refuse(badOption, "Invalid --priority specification")
+		n, err := strconv.ParseInt(v.text, 10, 64)
+		switch {
+		case err != nil && !errors.Is(err, strconv.ErrRange):
+			return v.invalid() // Slurm takes it for 0
+		case n < 0:
+			return refuse(badOption, "Priority must be >= 0")
+		case n >= 1<<32-2:
+			return refuse(badOption, "Priority must be < %d", uint32(1<<32-2))
 		}
 		p = uint32(n)
 	}
@@ -289,13 +291,21 @@ func setRequeue(on bool) func(*Options, value) error {
 // signalBefore is how long before the end --signal is sent where it does not say.
 const signalBefore = 60 * job.Second
 
-// setSignal reads [B:]SIGNAL[@SECONDS].
+// setSignal reads [{R|B|RB}:]SIGNAL[@SECONDS]. R lets a job begin in a reservation of
+// others, of which there are none.
 func setSignal(o *Options, v value) error {
-	text, batch := strings.CutPrefix(v.text, "B:")
+	text, batch := v.text, false
+	if flags, rest, flagged := strings.Cut(text, ":"); flagged {
+		if flags == "" || strings.Trim(flags, "RBrb") != "" {
+			return v.invalid()
+		}
+		text, batch = rest, strings.ContainsAny(flags, "Bb")
+	}
 	name, before, timed := strings.Cut(text, "@")
 	if _, err := ParseSignal(name); err != nil {
 		return v.invalid()
 	}
+	o.signal = v.text
 	o.Program.Signal, o.Program.SignalBatch, o.Program.SignalBefore = name, batch, signalBefore
 	if timed {
 		n, err := strconv.ParseUint(before, 10, 32)

@@ -28,13 +28,18 @@ func placeOptions() []option {
 	}
 }
 
+// setPartitions reads the partitions of a job.
 func setPartitions(o *Options, v value) error {
-	o.Job.Partitions = splitList(v.text)
+	o.Job.Partitions = splitList(unequal(v.text))
 	return nil
 }
 
+// unequal is a name without the equals sign that is left of -p=NAME, and of -A=NAME, as NeMo-Run
+// writes them: no partition or account begins with one.
+func unequal(text string) string { return strings.TrimPrefix(text, "=") }
+
 func setNodeList(o *Options, v value) error {
-	names, err := nodeNames(v.text)
+	names, err := o.nodeNames(v.text)
 	if err != nil {
 		return err
 	}
@@ -43,7 +48,7 @@ func setNodeList(o *Options, v value) error {
 }
 
 func setExclude(o *Options, v value) error {
-	names, err := nodeNames(v.text)
+	names, err := o.nodeNames(v.text)
 	if err != nil {
 		return err
 	}
@@ -52,15 +57,20 @@ func setExclude(o *Options, v value) error {
 }
 
 // nodeNames reads a hostlist, or the file of one where the text has a slash.
+func (o *Options) nodeNames(text string) ([]string, error) {
+	names, err := nodeNames(text)
+	if bad := (*SyntaxError)(nil); errors.As(err, &bad) {
+		return nil, o.refused("Invalid node name specified", err)
+	}
+	return names, err
+}
+
+// nodeNames is the same for commands that have other words for what is wrong.
 func nodeNames(text string) ([]string, error) {
 	if strings.Contains(text, "/") {
 		return nodeFile(text)
 	}
-	names, err := Expand(text)
-	if err != nil {
-		return nil, refuse(1, "Invalid node name specified: %s", err)
-	}
-	return names, nil
+	return Expand(text)
 }
 
 func setNodeFile(o *Options, v value) error {
@@ -76,14 +86,8 @@ func setNodeFile(o *Options, v value) error {
 func nodeFile(name string) ([]string, error) {
 	b, err := os.ReadFile(name)
 	if err != nil {
-		var path *os.PathError
-		cause := err
-		if errors.As(err, &path) {
-			cause = path.Err
-		}
-		text := cause.Error()
 		return nil, &Refusal{Code: badOption, Lines: []string{
-			"error: slurm_allocate_resources error opening file " + name + ", " + strings.ToUpper(text[:1]) + text[1:],
+			"error: slurm_allocate_resources error opening file " + name + ", " + SystemError(err),
 			"error: Invalid --nodefile node file",
 		}}
 	}
@@ -100,14 +104,19 @@ func nodeFile(name string) ([]string, error) {
 
 func setConstraint(o *Options, v value) (err error) {
 	if o.Job.Constraint, err = ParseConstraint(v.text); err != nil {
-		return refuse(1, "Invalid feature specification: %s", err)
+		return o.refused("Invalid feature specification", err)
 	}
 	return nil
 }
 
+// refused is a refusal in the words of Slurm's controller, and what is wrong.
+func (o *Options) refused(sentence string, why error) error {
+	return &Refusal{Code: 1, Lines: []string{"error: " + o.Failed() + ": " + sentence, "error: " + why.Error()}}
+}
+
 func setPrefer(o *Options, v value) (err error) {
 	if o.Job.Prefer, err = ParseConstraint(v.text); err != nil {
-		return refuse(1, "Invalid feature specification: %s", err)
+		return o.refused("Invalid feature specification", err)
 	}
 	return nil
 }
@@ -120,10 +129,14 @@ const switchWait = 300 * job.Second
 func setSwitches(o *Options, v value) error {
 	count, wait, timed := strings.Cut(v.text, "@")
 	n, err := strconv.Atoi(count)
-	if err != nil || n < 0 {
+	if err != nil || n < 1 {
 		return refuse(1, "Invalid numeric value %q for --switches.", count)
 	}
 	t := job.Topology{Switches: n, Wait: switchWait, Required: o.Job.Topology.Required, Segment: o.Job.Topology.Segment}
+	if !timed && v.from == fromEnviron {
+		wait = o.getenv(o.Command.prefix() + "WAIT4SWITCH")
+		timed = wait != ""
+	}
 	if timed {
 		if t.Wait, err = ParseTime(wait); err != nil {
 			return v.invalid()
@@ -131,89 +144,4 @@ func setSwitches(o *Options, v value) error {
 	}
 	o.Job.Topology = t
 	return nil
-}
-
-// setDistribution reads how tasks are laid out over nodes; what follows the first colon is
-// about sockets and cores.
-func setDistribution(o *Options, v value) error {
-	nodes, cores, fine := strings.Cut(v.text, ":")
-	nodes, _, _ = strings.Cut(nodes, ",")
-	plane, size, sized := strings.Cut(nodes, "=")
-	switch {
-	case nodes == "*" || nodes == "block" || nodes == "cyclic" || nodes == "arbitrary":
-	case plane == "plane" && sized:
-		if n, err := strconv.Atoi(size); err != nil || n < 1 {
-			return v.invalid()
-		}
-	default:
-		return v.invalid()
-	}
-	if fine {
-		for part := range strings.SplitSeq(strings.TrimSuffix(strings.TrimSuffix(cores, ",NoPack"), ",Pack"), ":") {
-			if part != "*" && part != "block" && part != "cyclic" && part != "fcyclic" {
-				return v.invalid()
-			}
-		}
-	}
-	o.Distribution = nodes
-	return nil
-}
-
-// setGPUBind reads which of a node's GPUs a task sees.
-func setGPUBind(o *Options, v value) error {
-	text := strings.TrimPrefix(v.text, "verbose,")
-	text = strings.TrimPrefix(strings.TrimPrefix(text, "v,"), "gpu:")
-	kind, rest, _ := strings.Cut(text, ":")
-	number := func(words string, base int) bool {
-		for word := range strings.SplitSeq(words, ",") {
-			word, _, _ = strings.Cut(word, "*")
-			if _, err := strconv.ParseUint(word, base, 64); err != nil {
-				return false
-			}
-		}
-		return true
-	}
-	ok := false
-	switch kind {
-	case "none", "closest":
-		ok = rest == ""
-	case "single", "per_task":
-		ok = number(rest, 10)
-	case "map_gpu", "map":
-		ok = number(rest, 0)
-	case "mask_gpu", "mask":
-		ok = number(rest, 0)
-	}
-	if !ok {
-		return refuse(badOption, "Invalid --gpu-bind argument: gpu:%s", text)
-	}
-	o.GPUBind = text
-	return nil
-}
-
-// setCPUBind reads how tasks are bound to CPUs. "closest" is meant for --gpu-bind; here it
-// is the cores near the task's GPUs, which Slurm does not know.
-func setCPUBind(o *Options, v value) error {
-	known := []string{
-		"none", "no", "quiet", "verbose", "q", "v", "rank", "rank_ldom", "sockets", "socket", "cores", "core",
-		"threads", "thread", "ldoms", "ldom", "boards", "closest", "one_thread", "map_cpu", "mask_cpu", "map_ldom", "mask_ldom",
-	}
-	kind := v.text
-	for {
-		first, rest, more := strings.Cut(kind, ",")
-		if !more || first != "quiet" && first != "verbose" && first != "q" && first != "v" {
-			break
-		}
-		kind = rest
-	}
-	word, _, _ := strings.Cut(kind, ":")
-	for _, k := range known {
-		if strings.EqualFold(k, word) {
-			o.CPUBind = kind
-			return nil
-		}
-	}
-	return &Refusal{Code: 1, Lines: []string{
-		"error: unrecognized --cpu-bind argument " + strconv.Quote(v.text), "fatal: Failed to parse --cpu-bind= values.",
-	}}
 }

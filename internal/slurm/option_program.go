@@ -49,10 +49,11 @@ func counted(field func(*Options) *int) func(*Options, value) error {
 }
 
 func setOpenMode(o *Options, v value) error {
-	switch {
-	case v.text != "" && strings.HasPrefix("append", v.text): //nolint:gocritic // any beginning counts
+	// Any beginning of the words counts.
+	switch text := strings.ToLower(v.text); {
+	case text != "" && strings.HasPrefix("append", text):
 		o.Program.Append = true
-	case v.text != "" && strings.HasPrefix("truncate", v.text): //nolint:gocritic // the same
+	case text != "" && strings.HasPrefix("truncate", text):
 		o.Program.Append = false
 	default:
 		return v.invalid()
@@ -84,10 +85,10 @@ func setPropagate(o *Options, v value) error {
 	if strings.EqualFold(v.text, "NONE") {
 		return nil
 	}
-	for name := range strings.SplitSeq(strings.ToUpper(v.text), ",") {
-		name = strings.TrimPrefix(name, "RLIMIT_")
+	for word := range strings.FieldsFuncSeq(v.text, func(r rune) bool { return r == ',' }) {
+		name := strings.TrimPrefix(strings.ToUpper(word), "RLIMIT_")
 		if !slices.Contains(limitNames(), name) {
-			return &Refusal{Code: 1, Lines: []string{"error: Bad rlimit name: " + v.text, "error: --propagate=" + v.text + " is not valid."}}
+			return &Refusal{Code: 1, Lines: []string{"error: Bad rlimit name: " + word, "error: --propagate=" + v.text + " is not valid."}}
 		}
 		o.Propagate = append(o.Propagate, name)
 	}
@@ -149,9 +150,9 @@ func setWaitAfter(o *Options, v value) error {
 	return err
 }
 
-// setImmediate reads seconds; without any it is 5.
+// setImmediate reads seconds; without any it is 1, and 0 is for ever.
 func setImmediate(o *Options, v value) error {
-	o.Immediate = 5 * job.Second
+	o.Immediate = job.Second
 	if v.bare {
 		return nil
 	}
@@ -159,9 +160,7 @@ func setImmediate(o *Options, v value) error {
 	if err != nil || n < 0 {
 		return refuse(1, "Invalid numeric value %q for immediate.", v.text)
 	}
-	if n > 0 {
-		o.Immediate = job.Duration(n) * job.Second
-	}
+	o.Immediate = job.Duration(n) * job.Second
 	return nil
 }
 

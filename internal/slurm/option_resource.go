@@ -13,8 +13,8 @@ func resourceOptions() []option {
 		{Flag: Flag{"nodes", 'N', RequiredArgument}, in: asking, set: setNodes},
 		{Flag: Flag{"ntasks", 'n', RequiredArgument}, in: asking, set: intoInt(1, func(o *Options) *int { return &o.Job.Tasks })},
 		{Flag: Flag{"cpus-per-task", 'c', RequiredArgument}, in: asking, set: intoInt(1, func(o *Options) *int { return &o.Job.CPUsPerTask })},
-		{Flag: Flag{"ntasks-per-node", 0, RequiredArgument}, in: asking, set: intoInt(0, func(o *Options) *int { return &o.Job.TasksPerNode })},
-		{Flag: Flag{"tasks-per-node", 0, RequiredArgument}, in: asking, set: intoInt(0, func(o *Options) *int { return &o.Job.TasksPerNode })},
+		{Flag: Flag{"ntasks-per-node", 0, RequiredArgument}, in: asking, set: intoInt(1, func(o *Options) *int { return &o.Job.TasksPerNode })},
+		{Flag: Flag{"tasks-per-node", 0, RequiredArgument}, in: asking, set: intoInt(1, func(o *Options) *int { return &o.Job.TasksPerNode })},
 		{Flag: Flag{"ntasks-per-gpu", 0, RequiredArgument}, in: asking, set: intoInt(1, func(o *Options) *int { return &o.perGPU })},
 		{Flag: Flag{"mem", 0, RequiredArgument}, in: asking, env: "MEM_PER_NODE", set: setMemory(0)},
 		{Flag: Flag{"mem-per-cpu", 0, RequiredArgument}, in: asking, env: "MEM_PER_CPU", set: setMemory(1)},
@@ -62,7 +62,7 @@ func intoText(field func(*Options) *string) func(*Options, value) error {
 
 // setNodes reads N, or MIN-MAX, each with k for 1024.
 func setNodes(o *Options, v value) error {
-	low, high, ranged := strings.Cut(v.text, "-")
+	low, high, ranged := strings.Cut(strings.Trim(v.text, spaces), "-")
 	first, err := nodeCount(low)
 	if err != nil {
 		return err
@@ -138,10 +138,10 @@ func setGPUs(per job.Unit) func(*Options, value) error {
 
 // setExclusive reads --exclusive: of a job whole nodes, of a step CPUs of its own.
 func setExclusive(o *Options, v value) error {
-	switch {
-	case v.bare || v.text == "" || v.from == fromEnviron && v.text == "1":
+	switch text := strings.ToLower(v.text); {
+	case v.bare || text == "" || v.from == fromEnviron && text == "1":
 		o.Job.Exclusive, o.ExclusiveStep = true, true
-	case v.text == "user" || v.text == "mcs" || v.text == "topo":
+	case text == "user" || text == "mcs" || text == "topo":
 		return refuse(badOption, "--exclusive=%s: not supported by Gangway yet; --exclusive is", v.text)
 	default:
 		return v.invalid()
@@ -149,15 +149,33 @@ func setExclusive(o *Options, v value) error {
 	return nil
 }
 
+// hintHelp is what Slurm says of --hint.
+const hintHelp = `Application hint options:
+    --hint=             Bind tasks according to application hints
+        compute_bound   use all cores in each socket
+        memory_bound    use only one core in each socket
+        [no]multithread [don't] use extra threads with in-core multi-threading
+        help            show this help message`
+
+// setHint reads --hint.
 func setHint(o *Options, v value) error {
-	switch v.text {
-	case "nomultithread":
-		o.Job.ThreadsPerCore = 1
-	case "multithread":
-	case "compute_bound", "memory_bound":
-		return refuse(1, "--hint=%s: not supported by Gangway yet; nomultithread is", v.text)
-	default:
-		return refuse(1, "unrecognized --hint argument %q, see --hint=help", v.text)
+	for word := range strings.SplitSeq(strings.ToLower(v.text), ",") {
+		switch word {
+		case "nomultithread":
+			o.Job.ThreadsPerCore = 1
+		case "multithread":
+		case "compute_bound": // all cores, with a thread each
+			o.Job.ThreadsPerCore = 1
+			if o.Command == Srun && o.CPUBind == "" {
+				o.CPUBind = "cores"
+			}
+		case "memory_bound":
+			return refuse(1, "--hint=%s: one core of each socket is not supported by Gangway yet; compute_bound and nomultithread are", v.text)
+		case "help":
+			return &Refusal{Plain: true, Code: 1, Lines: strings.Split(hintHelp, "\n")}
+		default:
+			return refuse(1, "unrecognized --hint argument %q, see --hint=help", v.text)
+		}
 	}
 	return nil
 }
@@ -168,19 +186,16 @@ func setLicenses(o *Options, v value) error {
 	if strings.Contains(v.text, "|") {
 		sign, into = "|", &o.Job.AnyLicense
 	}
+	bad := &SyntaxError{Key: "licenses", Value: v.text, Want: "NAME[:COUNT] with commas (all) or | (any)"}
 	*into = nil
 	for word := range strings.SplitSeq(v.text, sign) {
 		name, count, counted := strings.Cut(word, ":")
 		l := job.License{Name: name, Count: 1}
 		if counted {
-			n, err := strconv.ParseInt(count, 10, 64)
-			if err != nil || n < 1 {
-				return refuse(1, "Invalid license specification")
-			}
-			l.Count = n
+			l.Count, _ = strconv.ParseInt(count, 10, 64) // 0 if it is none
 		}
-		if name == "" {
-			return refuse(1, "Invalid license specification")
+		if name == "" || l.Count < 1 {
+			return o.refused("Invalid license specification", bad)
 		}
 		*into = append(*into, l)
 	}

@@ -2,6 +2,7 @@ package slurm_test
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -81,6 +82,7 @@ func refused() []struct {
 		{slurm.Sbatch, "--mem=1 --mem-per-cpu=1", "sbatch: fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.\n", 1},
 		{slurm.Sbatch, "--time=1d", "sbatch: error: Invalid --time specification\n", 255},
 		{slurm.Sbatch, "--time=1:2:3:4", "sbatch: error: Invalid --time specification\n", 255},
+		{slurm.Salloc, "-w n1,n2 -N1", "salloc: error: invalid number of nodes (-N 2-1)\n", 1},
 		{slurm.Sbatch, "--time-min=x", "sbatch: error: Invalid --time-min specification\n", 255},
 		{slurm.Sbatch, "--begin=foo", "Invalid time specification (pos=0): foo\nsbatch: error: Invalid --begin specification\n", 255},
 		{slurm.Sbatch, "--deadline=foo", "Invalid time specification (pos=0): foo\nsbatch: error: Invalid --deadline specification\n", 255},
@@ -102,6 +104,7 @@ func refused() []struct {
 		{slurm.Sbatch, "--no-kill=x", "sbatch: error: Invalid --no-kill specification\n", 255},
 		{slurm.Sbatch, "--nodefile=/no/such", "sbatch: error: slurm_allocate_resources error opening file /no/such, No such file or directory\nsbatch: error: Invalid --nodefile node file\n", 255},
 		{slurm.Srun, "--jobid=x true", "srun: error: Invalid numeric value \"x\" for --jobid.\n", 1},
+		{slurm.Srun, "--relative=1 true", "srun: fatal: --relative option invalid for job allocation request\n", 1},
 		{slurm.Srun, "--relative=x true", "srun: error: Invalid numeric value \"x\" for --relative.\n", 1},
 		{slurm.Srun, "--wait=x true", "srun: error: Invalid numeric value \"x\" for --wait.\n", 1},
 		{slurm.Srun, "--kill-on-bad-exit=x true", "srun: error: Invalid numeric value \"x\" for --kill-on-bad-exit.\n", 1},
@@ -109,6 +112,8 @@ func refused() []struct {
 		{slurm.Srun, "--label=1 true", "srun: option '--label' doesn't allow an argument\nTry \"srun --help\" for more information\n", 255},
 		{slurm.Srun, "--threads=x true", "srun: error: Invalid numeric value \"x\" for --threads.\n", 1},
 		{slurm.Salloc, "--immediate=x", "salloc: error: Invalid numeric value \"x\" for immediate.\n", 1},
+		{slurm.Sbatch, "--ti=1", "sbatch: option '--ti=1' is ambiguous; possibilities: '--time' '--time-min'\nTry \"sbatch --help\" for more information\n", 255},
+		{slurm.Sbatch, "--par", "sbatch: option '--par' is ambiguous; possibilities: '--parsable' '--partition'\nTry \"sbatch --help\" for more information\n", 255},
 		{slurm.Sbatch, "--zz", "sbatch: unrecognized option '--zz'\nTry \"sbatch --help\" for more information\n", 255},
 		{slurm.Sbatch, "-f", "sbatch: invalid option -- 'f'\nTry \"sbatch --help\" for more information\n", 255},
 		{slurm.Sbatch, "-N", "sbatch: option requires an argument -- 'N'\nTry \"sbatch --help\" for more information\n", 255},
@@ -141,7 +146,7 @@ func theirs(t *testing.T) string {
 		t.Skip("needs Slurm's commands in /usr/bin (Debian: slurm-client)")
 	}
 	name := filepath.Join(t.TempDir(), "slurm.conf")
-	conf := "ClusterName=x\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nCredType=cred/none\nGresTypes=gpu\nMessageTimeout=2\n" +
+	conf := "ClusterName=x\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nCredType=cred/none\nGresTypes=gpu\nTaskPlugin=task/affinity\nMessageTimeout=2\n" +
 		"NodeName=n[1-4] Gres=gpu:2 CPUs=4\nPartitionName=p Nodes=ALL Default=YES\n"
 	if err := os.WriteFile(name, []byte(conf), 0o644); err != nil {
 		t.Fatal(err)
@@ -149,12 +154,28 @@ func theirs(t *testing.T) string {
 	return name
 }
 
-// run runs one of Debian's commands.
-func run(t *testing.T, conf, name string, args ...string) (stderr string, code int) {
-	t.Helper()
+// command is one of Debian's commands.
+func command(t *testing.T, conf, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), "/usr/bin/"+name, args...)
 	cmd.Args[0] = name
 	cmd.Env = []string{"SLURM_CONF=" + conf, "PATH=/usr/bin:/bin", "HOME=/"}
+	return cmd
+}
+
+// output is what one of Debian's commands prints.
+func output(t *testing.T, conf, name string, args ...string) string {
+	t.Helper()
+	out, err := command(t, conf, name, args...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// run runs one of Debian's commands.
+func run(t *testing.T, conf, name string, args ...string) (stderr string, code int) {
+	t.Helper()
+	cmd := command(t, conf, name, args...)
 	var b strings.Builder
 	cmd.Stderr = &b
 	err := cmd.Run()
@@ -277,6 +298,12 @@ func TestOptions(t *testing.T) {
 	check("precedence", o.Job.Partitions[0] == "line" && o.Job.Account == "variable" && o.Job.QOS == "script", o.Job)
 	check("a variable yields to what excludes it", o.Job.Memory == job.Memory{MiB: 1024, Per: job.PerNode}, o.Job.Memory)
 
+	// NeMo-Run writes these with an equals sign, which then belongs to the value.
+	if o, err = parse(slurm.Sbatch, []string{"-A=team", "-p=a,b", "x.sh"}, "#!/bin/sh\n", nil); err != nil {
+		t.Fatal(err)
+	}
+	check("equals signs", o.Job.Account == "team" && strings.Join(o.Job.Partitions, "+") == "a+b", o.Job)
+
 	// In a job srun has what that was asked for.
 	o, err = parse(slurm.Srun, strings.Fields("--overlap -l hostname -N9"), "", map[string]string{"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_NTASKS": "4", "SLURM_UNBUFFEREDIO": "0", "SLURM_LABELIO": "0"})
 	if err != nil {
@@ -293,6 +320,93 @@ func TestOptions(t *testing.T) {
 	check("container", strings.Join(o.Program.Container, " ") == "--container-mounts=/x --container-image=b --no-container-mount-home=true", o.Program.Container)
 }
 
+// TestWarned: what is taken, but not as it was asked for, is said.
+func TestWarned(t *testing.T) {
+	for _, c := range []struct {
+		command slurm.Command
+		args    string
+		want    string
+		nodes   string
+	}{
+		{slurm.Srun, "-w n2,n1,n3 -N1-2 true", "error: Required nodelist includes more nodes than permitted by max-node count (3 > 2). Eliminating nodes from the nodelist.", "n2,n1"},
+		{slurm.Srun, "-w n2,n1 -n1 true", "Warning: can't run 1 processes on 2 nodes, setting nnodes to 1", "n2"},
+		{slurm.Sbatch, "-w n1,n2 -n1 s", "Warning: can't run 1 processes on 2 nodes, setting nnodes to 1", "n1"},
+		{slurm.Srun, "-w n1,n2 -N2-4 true", "", "n1,n2"},
+		{slurm.Sbatch, "--mail-type=END,FAIL s", "warning: --mail-type=END,FAIL: mails are not sent by Gangway yet", ""},
+		{slurm.Salloc, "--mail-user=a@b", "warning: --mail-user=a@b: mails are not sent by Gangway yet", ""},
+		{slurm.Sbatch, "-N0-4 --time-min=5 -t5 --kill-on-invalid-dep=no s", "", ""},
+	} {
+		o, err := parse(c.command, strings.Fields(c.args), "#!/bin/sh\n", nil)
+		if err != nil {
+			t.Errorf("%s %s: %v", c.command, c.args, err)
+		} else if got := strings.Join(o.Warnings, "|"); got != c.want || strings.Join(o.Job.NodeList, ",") != c.nodes {
+			t.Errorf("%s %s: %q, nodes %q", c.command, c.args, got, o.Job.NodeList)
+		}
+	}
+}
+
+// TestContradictions: what Slurm's controller refuses of numbers is refused in its words.
+func TestContradictions(t *testing.T) {
+	const (
+		nodes = "Node count specification invalid\n"
+		limit = "Invalid time-min specification (exceeds job's time or other limits)\n"
+	)
+	for _, c := range []struct {
+		command slurm.Command
+		args    string
+		want    string
+	}{
+		{slurm.Sbatch, "-N0 s", "sbatch: error: Batch job submission failed: " + nodes},
+		{slurm.Srun, "-N 0 true", "srun: error: Unable to allocate resources: " + nodes},
+		{slurm.Salloc, "-N0-0", "salloc: error: Job submit/allocate failed: " + nodes},
+		{slurm.Sbatch, "--time-min=5 -t3 s", "sbatch: error: Batch job submission failed: " + limit},
+		{slurm.Srun, "--time-min=5 -t3 true", "srun: error: Unable to allocate resources: " + limit},
+		{slurm.Salloc, "--time-min=5 -t3", "salloc: error: Job submit/allocate failed: " + limit},
+	} {
+		_, err := parse(c.command, strings.Fields(c.args), "#!/bin/sh\n", nil)
+		if text, code := refusal(c.command, err); text != c.want || code != 1 {
+			t.Errorf("%s %s: exit %d %q", c.command, c.args, code, text)
+		}
+	}
+}
+
+// TestImmediate: at once is within a second, as with Slurm, and 0 is for ever.
+func TestImmediate(t *testing.T) {
+	for arg, want := range map[string]job.Duration{"-I": job.Second, "-I3": 3 * job.Second, "--immediate=0": 0, "-N1": 0} {
+		if o, err := parse(slurm.Srun, []string{arg, "true"}, "", nil); err != nil || o.Immediate != want {
+			t.Errorf("%s: %v %v", arg, o, err)
+		}
+	}
+}
+
+// TestSteps: what srun makes of a job's environment and of a list of nodes.
+func TestSteps(t *testing.T) {
+	inside := map[string]string{"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_NNODES": "4", "SLURM_NTASKS": "16", "SLURM_NTASKS_PER_NODE": "4"}
+	for _, test := range []struct{ args, want string }{
+		{"-n6 true", "6 4-4 0 [] block=\"\""}, // a number on each node that does not come to it is not heeded
+		{"-n3 true", "3 3-3 4 [] block=\"\""},
+		{"-n6 -N2 -m pack true", "6 2-2 0 [] block=\"*,pack\""},
+		{"-m arbitrary -w n3,n1,n1,n2 true", "4 3-3 0 [n3 n1 n1 n2] block=\"arbitrary\""},
+		{"-m arbitrary -w n3,n1,n1,n2 -n2 true", "2 2-2 0 [n3 n1] block=\"arbitrary\""},
+		{"-m arbitrary true", "error: You asked for 16 tasks but hostlist specified 0 nodes"},
+		{"-r2 -N3 true", "error: --relative and --nodes option incompatible with count of allocated nodes (2+3>4)"},
+		{"-r1 true", "error: --relative and SLURM_JOB_NUM_NODES option incompatible with count of allocated nodes (1+4>4)"},
+		{"-N5 true", "error: Only allocated 4 nodes asked for 5"},
+		{"-N5 --jobid=8 true", "16 5-5 0 [] block=\"\""}, // of another job nothing is known here
+	} {
+		o, err := parse(slurm.Srun, strings.Fields(test.args), "", inside)
+		got := ""
+		if err != nil {
+			got = err.Error()
+		} else {
+			got = fmt.Sprintf("%d %d-%d %d %v block=%q", o.Job.Tasks, o.Job.MinNodes, o.Job.MaxNodes, o.Job.TasksPerNode, o.Hosts(), o.Distribution)
+		}
+		if got != test.want {
+			t.Errorf("srun %s: %s, want %s", test.args, got, test.want)
+		}
+	}
+}
+
 // TestNotSupported: what is not carried out is refused by its name, wherever it comes from.
 func TestNotSupported(t *testing.T) {
 	for _, c := range []struct {
@@ -303,12 +417,15 @@ func TestNotSupported(t *testing.T) {
 		want    string
 	}{
 		{slurm.Sbatch, "--reservation=x s", "#!/bin/sh\n", nil, "--reservation"},
-		{slurm.Sbatch, "s", "#!/bin/sh\n#SBATCH --mail-type=END\n", nil, "--mail-type"},
+		{slurm.Sbatch, "--mincpus=4 s", "#!/bin/sh\n", nil, "--mincpus"},
 		{slurm.Sbatch, "--bb=x s", "#!/bin/sh\n", nil, "--bb"},
 		{slurm.Srun, "--mpi=pmix true", "", nil, "--mpi=pmix"},
-		{slurm.Srun, "true", "", map[string]string{"SLURM_OVERCOMMIT": "1"}, "--overcommit"},
+		{slurm.Srun, "true", "", map[string]string{"SLURM_BCAST": "1"}, "--bcast"},
+		{slurm.Sbatch, "-O s", "#!/bin/sh\n", nil, "--overcommit"},
 		{slurm.Salloc, "--x11", "", nil, "--x11"},
 		{slurm.Salloc, "-M other", "", nil, "--clusters=other"},
+		{slurm.Srun, "-n1 true : -n2 true", "", nil, `":"`},
+		{slurm.Sbatch, "s", "#!/bin/sh\n#SBATCH -n1\n#SBATCH hetjob\n#SBATCH -n2\n", nil, "#SBATCH hetjob"},
 	} {
 		_, err := parse(c.command, strings.Fields(c.args), c.script, c.environ)
 		text, code := refusal(c.command, err)
@@ -316,7 +433,7 @@ func TestNotSupported(t *testing.T) {
 			t.Errorf("%s %s: exit %d %q", c.command, c.args, code, text)
 		}
 	}
-	if _, err := parse(slurm.Sbatch, []string{"--mail-type=NONE", "--mail-type=none", "s"}, "#!/bin/sh\n", nil); err != nil {
-		t.Error(err)
+	if o, err := parse(slurm.Sbatch, []string{"--mail-type=NONE", "--mail-type=none", "s"}, "#!/bin/sh\n", nil); err != nil || len(o.Warnings) > 0 {
+		t.Error(err, o)
 	}
 }

@@ -42,7 +42,7 @@ func TestParseMoment(t *testing.T) {
 		"uts1772323200":       "2026-03-01T00:00:00",
 		"foo":                 "Invalid time specification (pos=0): foo",
 		"16:00 foo":           "Invalid time specification (pos=6): 16:00 foo",
-		"now+1fortnight":      "Invalid time specification (pos=0): now+1fortnight",
+		"now+1fortnight":      "Invalid time specification (pos=4): now+1fortnight",
 		"":                    "Invalid time specification (pos=0): ",
 		"25:00":               "Invalid time specification (pos=0): 25:00",
 		"13/01/26":            "Invalid time specification (pos=0): 13/01/26",
@@ -179,7 +179,8 @@ func TestParseConstraint(t *testing.T) {
 
 func TestParseTarget(t *testing.T) {
 	for text, want := range map[string]string{
-		"5": "5", "5_3": "5_3", "5_[1-3]": "5_[1-3]", "5.0": "5.0", "5.batch": "5.batch", "5_3.1": "5_3.1", "5_*": "5",
+		"5": "5", "5_3": "5_3", "5_[1-3]": "5_[1-3]", "5.0": "5.0", "5.batch": "5.batch", "5_3.1": "5_3.1", "5_*": "5", "5_[3]": "5_[3]", "5_[3,5-7:2].0": "5_[3,5-7:2].0", "5_03": "5_3",
+		"5_": "!", "5_3-4": "!", "5_3,4": "!", "5_[8": "!", "5_8]": "!", "5_[8-9%1]": "!", "5_[]": "!", "5_4000001": "!",
 		"0": "!", "x": "!", "5.x": "!", "5_x": "!", "": "!", "-5": "!",
 	} {
 		got, err := slurm.ParseTarget(text)
@@ -205,7 +206,7 @@ func TestCheckScript(t *testing.T) {
 		"echo\n":             "error: This does not look like a batch script.  The first",
 		"\n#!/bin/sh\n":      "error: This does not look like a batch script.  The first",
 		"#!/bin/sh\r\nx\r\n": `error: Batch script contains DOS line breaks (\r\n)`,
-		"#!/bin/sh\n\x00":    "error: The SLURM controller does not allow scripts that",
+		"#!/bin/sh\n\x00":    "error: The Slurm controller does not allow scripts that",
 	} {
 		got := ""
 		if err := slurm.CheckScript([]byte(script)); err != nil {

@@ -9,34 +9,38 @@ import (
 	"github.com/gangway-hpc/gangway/internal/job"
 )
 
-const partitionKeys = "PartitionName AllocNodes AllowAccounts AllowGroups AllowQos AllowUsers Alternate CpuBind Default " +
-	"DefaultTime DefCpuPerGPU DefMemPerCPU DefMemPerGPU DefMemPerNode DenyAccounts DenyQos DenyUsers DisableRootJobs " +
-	"ExclusiveTopo ExclusiveUser GraceTime Hidden JobDefaults LLN MaxCPUsPerNode MaxCPUsPerSocket MaxCPUsPerUser " +
-	"MaxMemPerCPU MaxMemPerNode MaxNodes MaxTime MinNodes Nodes OverSubscribe OverTimeLimit PowerDownOnIdle PreemptMode " +
-	"Priority PriorityJobFactor PriorityTier QOS ReqResv ResumeTimeout RootOnly SelectTypeParameters Shared State " +
-	"SuspendTime SuspendTimeout Topology TRESBillingWeights"
+// maxPartitions is how many there may be: what is said of all nodes of each takes a time.
+const maxPartitions = 4096
 
 // partitionLine reads a line that begins with PartitionName.
 func (r *reader) partitionLine(l line) error {
+	own := l
 	l, isDefault := withDefaults(l, &r.conf.partDefaults)
 	// The defaults of Slurm: every partition has a factor and a tier of 1.
 	p := job.Partition{
 		Priority: 1, Tier: 1, Exclusive: r.conf.linear,
 		MemoryPerCPU: r.conf.memPerCPU, MemoryPerNode: r.conf.memPerNode,
 	}
-	for _, pair := range l.pairs[1:] {
-		if err := r.partitionKey(l, pair, &p); err != nil {
+	noRoot := r.conf.noRoot
+	r.eachPair(l, func(v pair) (err error) {
+		if strings.EqualFold(v.key, "DisableRootJobs") {
+			noRoot, err = yes(l, v)
 			return err
 		}
-	}
+		return r.partitionKey(l, v, &p)
+	})
 	if isDefault {
 		return nil
+	}
+	if noRoot {
+		p.DenyUsers = append(slices.Clone(p.DenyUsers), "root")
 	}
 	if p.MaxNodes > 0 && p.MinNodes > p.MaxNodes {
 		return l.bad(pair{"MinNodes", strconv.Itoa(p.MinNodes)}, "no more than MaxNodes="+strconv.Itoa(p.MaxNodes))
 	}
 	if p.MaxTime > 0 && p.DefaultTime > p.MaxTime {
-		r.warn(l, "DefaultTime is longer than MaxTime: taken for %s", FormatTime(p.MaxTime))
+		value, _ := l.get("DefaultTime")
+		r.cannot(l, pair{"DefaultTime", value}, "make it MaxTime at most", "it is longer than MaxTime: taken for %s", FormatTime(p.MaxTime))
 		p.DefaultTime = p.MaxTime
 	}
 	r.shareMemory(&p)
@@ -47,17 +51,30 @@ func (r *reader) partitionLine(l line) error {
 	for _, name := range names {
 		one := p
 		one.Name = name
-		for _, other := range r.cluster.Partitions {
-			if other.Name == name {
-				return l.bad(l.pairs[0], "each partition once: "+name+" has a line already")
-			}
-			if other.Default && one.Default {
-				return l.bad(pair{"Default", "YES"}, "one default partition: "+other.Name+" is it already")
-			}
+		if _, twice := r.conf.partitionsAt[name]; twice {
+			return l.bad(l.pairs[0], "each partition once: "+name+" has a line already")
 		}
+		if len(r.cluster.Partitions) >= maxPartitions {
+			return l.bad(l.pairs[0], "at most "+strconv.Itoa(maxPartitions)+" partitions")
+		}
+		if before, ok := r.defaultPartition(); one.Default && ok {
+			r.cannot(l, pair{"Default", "YES"}, "leave it out here or there", "there can be one: %s was it before, and is it no more", before.Name)
+			before.Default = false
+		}
+		r.conf.partitionsAt[name] = own
 		r.cluster.Partitions = append(r.cluster.Partitions, one)
 	}
 	return nil
+}
+
+// defaultPartition is the one that jobs go to without --partition, so far.
+func (r *reader) defaultPartition() (p *job.Partition, ok bool) {
+	for i := range r.cluster.Partitions {
+		if p := &r.cluster.Partitions[i]; p.Default {
+			return p, true
+		}
+	}
+	return nil, false
 }
 
 // shareMemory gives jobs that ask for none their share where Slurm does not hand out
@@ -116,6 +133,11 @@ func (r *reader) partitionKey(l line, v pair, p *job.Partition) error {
 		p.AllowQOS = allowList(v)
 	case "allowusers":
 		p.AllowUsers = allowList(v)
+	case "rootonly":
+		var only bool
+		if only, err = yes(l, v); only {
+			p.AllowUsers = []string{"root"}
+		}
 	case "denyusers":
 		p.DenyUsers = splitList(v.value)
 	case "denyaccounts":
@@ -127,16 +149,13 @@ func (r *reader) partitionKey(l line, v pair, p *job.Partition) error {
 	case "state":
 		p.State, err = partitionState(l, v)
 	case "defmempercpu":
-		p.MemoryPerCPU, err = number(l, v, 0, math.MaxInt64>>20)
+		p.MemoryPerCPU, err = orNone(l, v, 0, math.MaxInt64>>20)
 		p.MemoryPerNode = 0
 	case "defmempernode":
-		p.MemoryPerNode, err = number(l, v, 0, math.MaxInt64>>20)
+		p.MemoryPerNode, err = orNone(l, v, 0, math.MaxInt64>>20)
 		p.MemoryPerCPU = 0
 	default:
-		if !isOneOf(v.key, partitionKeys) {
-			return l.errorf("%s: unknown in a line of a partition; valid are %s", v.key, strings.ReplaceAll(partitionKeys, " ", ", "))
-		}
-		r.neglect(l, v, neglectedPartition)
+		r.follow(l, v, partitionLine)
 	}
 	return err
 }
@@ -177,7 +196,7 @@ func (r *reader) partitionNodes(l line, v pair) ([]string, error) {
 		}
 	}
 	if len(unknown) > 0 {
-		r.warn(l, "no line defines %s: expected to come", Fold(unknown))
+		r.cannot(l, v, "add a NodeName line for them, or leave them out; Slurm does not start before", "no line defines %s: expected to come", Fold(unknown))
 	}
 	return all, nil
 }
@@ -209,7 +228,7 @@ func (r *reader) overSubscribe(l line, v pair, p *job.Partition) error {
 		if n, err := parseNumber(jobs); found && (err != nil || n < 1 || n > math.MaxUint16) {
 			break
 		} else if !found || n > 1 {
-			r.warn(l, "%s=%s: jobs that share CPUs are not supported yet: taken for NO", v.key, v.value)
+			r.warn(l, v, "leave it out, or have jobs ask for fewer CPUs", "jobs that share CPUs are not supported yet: taken for NO")
 		}
 		return nil
 	}

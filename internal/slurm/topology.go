@@ -1,14 +1,13 @@
 package slurm
 
 import (
+	"errors"
 	"math"
 	"path"
 	"strings"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 )
-
-const topologyKeys = "SwitchName, Switches, Nodes, LinkSpeed, BlockName, BlockSizes"
 
 // tree is what is known while topology.conf is read.
 type tree struct {
@@ -28,7 +27,10 @@ func (r *reader) topology(name string) error {
 	t := topologyReader{r, tree{map[string]line{}, map[string]string{}}, tree{map[string]line{}, map[string]string{}}}
 	dir := path.Dir(name)
 	isYAML, err := t.yaml(path.Join(dir, "topology.yaml"))
-	if err != nil {
+	if ofLine(err) {
+		r.fail(line{}, err, true)
+		return nil
+	} else if err != nil {
 		return err
 	}
 	if !isYAML {
@@ -40,10 +42,17 @@ func (r *reader) topology(name string) error {
 		}
 	}
 	if err := checkTree(r.cluster.Network.Switches, t.switches); err != nil {
-		return err
+		r.fail(line{}, err, true)
 	}
 	r.linkNodes()
 	return nil
+}
+
+// ofLine says of an error that a line is wrong, not the reading of a file.
+func ofLine(err error) bool {
+	_, whole := errors.AsType[*lineError](err)
+	_, value := errors.AsType[*SyntaxError](err)
+	return whole || value
 }
 
 // line reads one line of topology.conf.
@@ -56,7 +65,8 @@ func (t *topologyReader) line(l line) error {
 	case "blocksizes":
 		return blockSizes(l, &t.cluster.Network)
 	}
-	return l.errorf("%s: unknown in topology.conf; valid are %s", l.pairs[0].key, topologyKeys)
+	t.unknown(l, l.pairs[0], topologyConf)
+	return nil
 }
 
 // linkNodes tells nodes which switch and which block they are below.
@@ -105,7 +115,7 @@ func (r *reader) switchLine(l line, t *tree) error {
 		case "switches", "children":
 			// Guides also write s1:s2. No name has a colon.
 			if strings.Contains(p.value, ":") {
-				r.warn(l, "%s=%s: the names are taken for separated by commas", p.key, p.value)
+				r.warn(l, p, "write commas: Slurm takes it for one name, and does not start", "the names are taken for separated by commas")
 				p.value = strings.ReplaceAll(p.value, ":", ",")
 			}
 			if s.Switches, err = t.children(l, p, "s", s.Name); err != nil {
@@ -115,11 +125,9 @@ func (r *reader) switchLine(l line, t *tree) error {
 			if s.Nodes, err = t.children(l, p, "n", s.Name); err != nil {
 				return err
 			}
-			r.warnUnknown(l, s.Nodes)
-		case "linkspeed":
-			r.ignore(l, p)
+			r.warnUnknown(l, p, s.Nodes)
 		default:
-			return l.errorf("%s: unknown in topology.conf; valid are %s", p.key, topologyKeys)
+			r.follow(l, p, topologyConf)
 		}
 	}
 	if (s.Nodes == nil) == (s.Switches == nil) {
@@ -150,7 +158,7 @@ func (t *tree) children(l line, p pair, kind, parent string) ([]string, error) {
 	return names, nil
 }
 
-func (r *reader) warnUnknown(l line, names []string) {
+func (r *reader) warnUnknown(l line, p pair, names []string) {
 	var unknown []string
 	for _, name := range names {
 		if !r.known(name) {
@@ -158,7 +166,7 @@ func (r *reader) warnUnknown(l line, names []string) {
 		}
 	}
 	if len(unknown) > 0 {
-		r.warn(l, "no line of slurm.conf defines %s: expected to come", Fold(unknown))
+		r.cannot(l, p, "add NodeName lines to slurm.conf, or leave them out", "no line of slurm.conf defines %s: expected to come", Fold(unknown))
 	}
 }
 
@@ -197,13 +205,14 @@ func (r *reader) blockLine(l line, t *tree) error {
 	t.at[b.Name] = l
 	for _, p := range l.pairs[1:] {
 		if !strings.EqualFold(p.key, "nodes") {
-			return l.errorf("%s: unknown in a line of a block; valid are %s, Nodes", p.key, l.pairs[0].key)
+			r.unknown(l, p, topologyConf)
+			continue
 		}
 		var err error
 		if b.Nodes, err = t.children(l, p, "n", b.Name); err != nil {
 			return err
 		}
-		r.warnUnknown(l, b.Nodes)
+		r.warnUnknown(l, p, b.Nodes)
 	}
 	r.cluster.Network.Blocks = append(r.cluster.Network.Blocks, b)
 	return nil

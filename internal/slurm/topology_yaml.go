@@ -68,7 +68,7 @@ func (t *topologyReader) topologies(y *yamlReader, list []*yaml.Node) error {
 	}
 	for _, f := range all {
 		if f.line != used.line {
-			t.warn(line{file: y.file, number: f.line}, "topology %s is not used: there is one for the whole cluster, %s", f.at["topology"].Value, used.at["topology"].Value)
+			t.warn(line{file: y.file, number: f.line}, pair{"topology", f.at["topology"].Value}, "leave it out", "it is not used: there is one topology for the whole cluster, %s", used.at["topology"].Value)
 		}
 	}
 	switch {
@@ -108,7 +108,7 @@ func (t *topologyReader) yamlBlocks(y *yamlReader, n *yaml.Node) error {
 		if err != nil {
 			return err
 		}
-		if err := blockSizes(line{y.file, sizes.Line, []pair{{"block_sizes", value}}}, &t.cluster.Network); err != nil {
+		if err := blockSizes(line{file: y.file, number: sizes.Line, pairs: []pair{{"block_sizes", value}}}, &t.cluster.Network); err != nil {
 			return err
 		}
 	}

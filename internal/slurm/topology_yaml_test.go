@@ -40,7 +40,7 @@ func TestTopologyYAML(t *testing.T) {
 	if n := c.Network; len(n.Switches) != 3 || !slices.Equal(n.Switches[0].Switches, []string{"leaf1", "leaf2"}) || len(n.Switches[2].Nodes) != 4 || len(n.Blocks) != 0 {
 		t.Errorf("%+v", n)
 	}
-	if c.Nodes[4].Switch != "leaf2" || len(c.Warnings) != 3 || !strings.Contains(c.Warnings[0].String(), "Topology=nvl is not supported") || !strings.Contains(c.Warnings[1].String(), "topology.yaml:11: topology nvl is not used: there is one for the whole cluster, net") {
+	if c.Nodes[4].Switch != "leaf2" || len(c.Warnings) != 3 || !strings.Contains(c.Warnings[0].String(), "Topology=nvl: it is not supported") || !strings.Contains(c.Warnings[1].String(), "topology.yaml:11: topology=nvl: it is not used: there is one topology for the whole cluster, net") {
 		t.Errorf("%+v, %v", c.Nodes[4], c.Warnings)
 	}
 	blocks := strings.NewReplacer("True", "no", "cluster_default: false", "cluster_default: true").Replace(threeTopologies)

@@ -3,6 +3,7 @@ package store
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -59,7 +60,21 @@ func child(mode, path string) error {
 			}
 		}()
 	}
-	select {}
+	// Meanwhile snapshots are made, and what is before them goes: one that says that it is of
+	// an event is of that event.
+	for {
+		var seq uint64
+		if err := s.Read(context.Background(), s.Pruned(), func(n uint64, _ []byte) error { seq = n; return nil }); err != nil {
+			return err
+		}
+		if seq == 0 {
+			continue
+		}
+		if err := errors.Join(s.SaveSnapshot(seq, fmt.Append(nil, seq)), s.Prune(seq)); err != nil {
+			return err
+		}
+		fmt.Println("pruned", s.Pruned())
+	}
 }
 
 // childFull appends until no file may grow any more, then lets them, and goes on.
@@ -123,21 +138,28 @@ func check(t *testing.T, path string, acked map[uint64]string, refused map[strin
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Close() }()
-	all := readAll(t, s, 0)
+	gone := s.Pruned()
+	all := readAll(t, s, gone)
+	at := func(seq uint64) string { return all[seq-gone-1] }
+	end := gone + uint64(len(all))
+	seq, data, err := latest(t, s)
+	if seq < gone || seq > end || err != nil || seq > 0 && data != fmt.Sprint(seq) {
+		t.Errorf("events up to %d are gone, the last is %d, and the snapshot is %q of event %d: %v", gone, end, data, seq, err)
+	}
 	for last, name := range acked {
-		if last > uint64(len(all)) || all[last-1] != name {
-			t.Errorf("event %d was acknowledged, and is not there (%d are)", last, len(all))
+		if last > end || last > gone && at(last) != name {
+			t.Errorf("event %d was acknowledged, and is not there (%d to %d are)", last, gone+1, end)
 		}
 	}
-	if len(all)%3 != 0 {
-		t.Errorf("%d events are there: a batch of three is not whole", len(all))
+	if end%3 != 0 {
+		t.Errorf("%d events are there: a batch of three is not whole", end)
 	}
-	for i := 0; i+2 < len(all); i += 3 {
-		if all[i] != all[i+1] || all[i] != all[i+2] {
-			t.Errorf("events %d to %d are not one batch", i+1, i+3)
+	for first := (gone+2)/3*3 + 1; first+2 <= end; first += 3 {
+		if at(first) != at(first+1) || at(first) != at(first+2) {
+			t.Errorf("events %d to %d are not one batch", first, first+2)
 		}
-		if refused[all[i]] {
-			t.Errorf("event %d was refused", i+1)
+		if refused[at(first)] {
+			t.Errorf("event %d was refused", first)
 		}
 	}
 	return s.Epoch()
@@ -147,7 +169,7 @@ func check(t *testing.T, path string, acked map[uint64]string, refused map[strin
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "db")
-	acked, epoch := map[uint64]string{}, uint64(0)
+	acked, epoch, prunes := map[uint64]string{}, uint64(0), 0
 	rounds := 8
 	if testing.Short() {
 		rounds = 3
@@ -165,6 +187,10 @@ func TestKilled(t *testing.T) {
 			if f[0] == "error" {
 				t.Error(lines.Text())
 			}
+			if f[0] == "pruned" {
+				prunes++
+				continue
+			}
 			if last, err := strconv.ParseUint(f[1], 10, 64); err == nil && len(f) == 3 {
 				acked[last] = f[2]
 				count++
@@ -177,17 +203,18 @@ func TestKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all := readAll(t, s, 0)
+		gone := s.Pruned()
+		all := readAll(t, s, gone)
 		_ = s.Close()
 		for last, name := range acked {
-			if last <= uint64(len(all)) && strings.HasPrefix(all[last-1], name) {
-				acked[last] = all[last-1]
+			if last > gone && last <= gone+uint64(len(all)) && strings.HasPrefix(all[last-gone-1], name) {
+				acked[last] = all[last-gone-1]
 			}
 		}
 		epoch = check(t, path, acked, nil)
 	}
-	if len(acked) == 0 {
-		t.Error("nothing was acknowledged")
+	if len(acked) == 0 || prunes == 0 {
+		t.Errorf("%d batches were acknowledged, and events removed %d times", len(acked), prunes)
 	}
 }
 

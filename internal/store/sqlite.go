@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	_ "modernc.org/sqlite" // the engine, registered as "sqlite"
 )
@@ -31,7 +32,12 @@ CREATE INDEX IF NOT EXISTS jobs_array ON jobs (array);
 CREATE TABLE IF NOT EXISTS steps (
 	job INTEGER NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, data BLOB NOT NULL,
 	PRIMARY KEY (job, attempt, step)) WITHOUT ROWID;
-PRAGMA user_version = 1;`
+CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL);
+PRAGMA user_version = 2;`
+
+// format is the number of the schema. One of format 1 has all events, and snapshots that do
+// not count any more.
+const format = 2
 
 // bounds of what is made durable together: more waits for the next turn.
 const (
@@ -39,9 +45,10 @@ const (
 	maxTogetherBytes = 8 << 20 // of events, blobs and rows
 )
 
-// pending is a batch that waits for its turn.
+// pending is a batch, or something else, that waits for its turn.
 type pending struct {
 	batch *Batch
+	also  func(ctx context.Context, tx *sql.Tx) error
 	last  uint64
 	err   error
 	done  chan struct{}
@@ -54,8 +61,9 @@ type SQLite struct {
 	epoch uint64
 	id    string
 
-	queue chan *pending
-	ended chan struct{} // closed when the writer has ended
+	queue  chan *pending
+	ended  chan struct{} // closed when the writer has ended
+	pruned atomic.Uint64 // up to this number events are gone
 
 	mu     sync.RWMutex // that the queue is not closed while something is put into it
 	closed bool
@@ -66,7 +74,7 @@ type SQLite struct {
 	last uint64 // number of the last event
 }
 
-type statements struct{ epoch, event, blob, job, step *sql.Stmt }
+type statements struct{ epoch, event, blob, drop, job, step *sql.Stmt }
 
 // Open opens the store in a file, made with mode 0600 if it is not there.
 func Open(ctx context.Context, path string) (*SQLite, error) {
@@ -95,8 +103,8 @@ func (s *SQLite) begin(ctx context.Context) error {
 	if err := s.db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
 		return err
 	}
-	if version > 1 {
-		return fmt.Errorf("it has format %d, of a later version of Gangway; this one knows format 1", version)
+	if version > format {
+		return fmt.Errorf("it has format %d, of a later version of Gangway; this one knows format %d", version, format)
 	}
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -109,10 +117,15 @@ func (s *SQLite) begin(ctx context.Context) error {
 	if err := tx.QueryRowContext(ctx, "UPDATE meta SET epoch = epoch + 1 RETURNING epoch, id").Scan(&s.epoch, &s.id); err != nil {
 		return err
 	}
-	if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(seq), 0) FROM events").Scan(&s.last); err != nil {
+	var first uint64
+	if err := tx.QueryRowContext(ctx, "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) FROM events").Scan(&first, &s.last); err != nil {
 		return err
 	}
+	s.pruned.Store(first - 1)
 	if err := tx.Commit(); err != nil {
+		return err
+	}
+	if err := s.sweepSnapshots(ctx); err != nil {
 		return err
 	}
 	return s.connect(ctx)
@@ -137,6 +150,7 @@ func (s *SQLite) connect(ctx context.Context) error {
 		{&s.stmt.epoch, "SELECT epoch FROM meta"},
 		{&s.stmt.event, "INSERT INTO events VALUES (?, ?)"},
 		{&s.stmt.blob, "INSERT OR IGNORE INTO blobs VALUES (?, ?)"},
+		{&s.stmt.drop, "DELETE FROM blobs WHERE digest = ?"},
 		{&s.stmt.job, "INSERT OR IGNORE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"},
 		{&s.stmt.step, "INSERT OR IGNORE INTO steps VALUES (?, ?, ?, ?)"},
 	} {
@@ -153,19 +167,30 @@ func (s *SQLite) Epoch() uint64 { return s.epoch }
 
 // Append implements Store.
 func (s *SQLite) Append(b *Batch) (uint64, error) {
-	p := &pending{batch: b, done: make(chan struct{})}
+	p := &pending{batch: b}
+	if err := s.put(p); err != nil {
+		return 0, fmt.Errorf("append to store %s: %w", s.path, err)
+	}
+	return p.last, nil
+}
+
+// transaction has the writer do something in its turn, which is durable when this returns.
+func (s *SQLite) transaction(f func(ctx context.Context, tx *sql.Tx) error) error {
+	return s.put(&pending{batch: &Batch{}, also: f})
+}
+
+// put has the writer do something, and waits until that is durable.
+func (s *SQLite) put(p *pending) error {
+	p.done = make(chan struct{})
 	s.mu.RLock()
 	if s.closed {
 		s.mu.RUnlock()
-		return 0, fmt.Errorf("append to store %s: %w", s.path, os.ErrClosed)
+		return os.ErrClosed
 	}
 	s.queue <- p
 	s.mu.RUnlock()
 	<-p.done
-	if p.err != nil {
-		return 0, fmt.Errorf("append to store %s: %w", s.path, p.err)
-	}
-	return p.last, nil
+	return p.err
 }
 
 // write is the writer: it takes what is queued, up to the bounds, and makes it durable in
@@ -218,7 +243,7 @@ func (b *Batch) weight() (rows, size int) {
 	for i := range b.Steps {
 		size += len(b.Steps[i].Data)
 	}
-	return len(b.Events) + len(b.Blobs) + len(b.Jobs) + len(b.Steps), size
+	return len(b.Events) + len(b.Drop) + len(b.Blobs) + len(b.Jobs) + len(b.Steps), size
 }
 
 // commit makes batches durable in one transaction. After an error nothing of them is
@@ -261,38 +286,57 @@ func (s *SQLite) transact(ctx context.Context, group []*pending) (last uint64, e
 	if epoch != s.epoch {
 		return 0, fmt.Errorf("%w (epoch %d, this one has %d)", ErrFenced, epoch, s.epoch)
 	}
-	event, blob := tx.StmtContext(ctx, s.stmt.event), tx.StmtContext(ctx, s.stmt.blob)
-	jobs, steps := tx.StmtContext(ctx, s.stmt.job), tx.StmtContext(ctx, s.stmt.step)
+	in := statements{
+		event: tx.StmtContext(ctx, s.stmt.event), blob: tx.StmtContext(ctx, s.stmt.blob), drop: tx.StmtContext(ctx, s.stmt.drop),
+		job: tx.StmtContext(ctx, s.stmt.job), step: tx.StmtContext(ctx, s.stmt.step),
+	}
 	last = s.last
 	for _, p := range group {
-		b := p.batch
-		for _, x := range b.Blobs {
-			if _, err := blob.ExecContext(ctx, x.Digest, x.Data); err != nil {
-				return 0, err
-			}
+		if last, err = in.write(ctx, p.batch, last); err != nil {
+			return 0, err
 		}
-		for _, data := range b.Events {
-			last++
-			if _, err := event.ExecContext(ctx, last, data); err != nil {
-				return 0, err
-			}
-		}
-		for i := range b.Jobs {
-			r := &b.Jobs[i]
-			if _, err := jobs.ExecContext(ctx, r.Job, r.Attempt, r.Array, r.UID, r.User, r.Account, r.Partition, r.Name,
-				r.State, r.Submit, r.Start, r.End, strings.Join(r.Nodes, ","), r.Data); err != nil {
-				return 0, err
-			}
-		}
-		for i := range b.Steps {
-			k := b.Steps[i].Key
-			if _, err := steps.ExecContext(ctx, k.Job, k.Attempt, k.Step, b.Steps[i].Data); err != nil {
+		if p.also != nil {
+			if err := p.also(ctx, tx); err != nil {
 				return 0, err
 			}
 		}
 		p.last = last
 	}
 	return last, tx.Commit()
+}
+
+// write writes a batch, whose first event comes after the last one.
+func (s *statements) write(ctx context.Context, b *Batch, last uint64) (uint64, error) {
+	for _, digest := range b.Drop {
+		if _, err := s.drop.ExecContext(ctx, digest); err != nil {
+			return 0, err
+		}
+	}
+	for _, x := range b.Blobs {
+		if _, err := s.blob.ExecContext(ctx, x.Digest, x.Data); err != nil {
+			return 0, err
+		}
+	}
+	for _, data := range b.Events {
+		last++
+		if _, err := s.event.ExecContext(ctx, last, data); err != nil {
+			return 0, err
+		}
+	}
+	for i := range b.Jobs {
+		r := &b.Jobs[i]
+		if _, err := s.job.ExecContext(ctx, r.Job, r.Attempt, r.Array, r.UID, r.User, r.Account, r.Partition, r.Name,
+			r.State, r.Submit, r.Start, r.End, strings.Join(r.Nodes, ","), r.Data); err != nil {
+			return 0, err
+		}
+	}
+	for i := range b.Steps {
+		k := b.Steps[i].Key
+		if _, err := s.step.ExecContext(ctx, k.Job, k.Attempt, k.Step, b.Steps[i].Data); err != nil {
+			return 0, err
+		}
+	}
+	return last, nil
 }
 
 // Read implements Store.
@@ -307,6 +351,9 @@ func (s *SQLite) Read(ctx context.Context, after uint64, yield func(seq uint64, 
 		var data []byte
 		if err := rows.Scan(&seq, &data); err != nil {
 			return fmt.Errorf("read store %s: %w", s.path, err)
+		}
+		if seq != want && want == after+1 {
+			return fmt.Errorf("read store %s after event %d: %w", s.path, after, ErrPruned)
 		}
 		if seq != want {
 			return fmt.Errorf("read store %s: event %d is missing", s.path, want)

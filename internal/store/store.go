@@ -30,14 +30,24 @@ type Store interface {
 	// once it is on stable storage. Events are numbered from 1 without gaps. After an
 	// error nothing of the batch is there, and it may be tried again.
 	Append(b *Batch) (last uint64, err error)
-	// Read yields the events after one, in their order.
+	// Read yields the events after one, in their order; ErrPruned if the first of them is
+	// not there any more.
 	Read(ctx context.Context, after uint64, yield func(seq uint64, event []byte) error) error
 	// Blob returns what was stored under a digest; ErrNoBlob if nothing was.
 	Blob(digest string) ([]byte, error)
-	// SaveSnapshot replaces the snapshot by one of the state after event seq.
+	// Blobs yields the digests of all blobs.
+	Blobs(ctx context.Context, yield func(digest string) error) error
+	// SaveSnapshot keeps a snapshot of the state after event seq, which has to be on stable
+	// storage. The one before is kept too.
 	SaveSnapshot(seq uint64, data []byte) error
-	// Snapshot returns the latest one; seq 0 and nil if there is none that is whole.
-	Snapshot() (seq uint64, data []byte, err error)
+	// Restore calls use with the latest snapshot, and if that is damaged or use has an error,
+	// with the one before, and returns the number of the one that was used; 0 if none was.
+	// The error is what was wrong with later ones.
+	Restore(ctx context.Context, use func(seq uint64, data []byte) error) (seq uint64, err error)
+	// Prune removes events up to a number, but none that come after the older one of two
+	// snapshots. Pruned is up to where they are gone.
+	Prune(upTo uint64) error
+	Pruned() uint64
 	// History yields what the accounting has, by rising job and attempt.
 	History(ctx context.Context, f Filter, yield func(Past) error) error
 	Close() error
@@ -48,12 +58,15 @@ var (
 	// ErrFenced is that the store was opened by another one since.
 	ErrFenced = errors.New("the store was opened by a later controller")
 	ErrNoBlob = errors.New("there is no such blob")
+	// ErrPruned is that events are not there any more.
+	ErrPruned = errors.New("the events were removed")
 )
 
 // Batch is what is made durable at once.
 type Batch struct {
 	Events [][]byte
-	Blobs  []Blob // are there before the events are
+	Drop   []string // digests of blobs that are not needed any more
+	Blobs  []Blob   // are there before the events are, also if they are in Drop
 	Jobs   []JobRow
 	Steps  []StepRow
 }

@@ -33,7 +33,7 @@ func TestSQLite(t *testing.T) { conformance(t, sqlite) }
 func conformance(t *testing.T, open engine) {
 	for name, f := range map[string]func(*testing.T, engine){
 		"log": conformLog, "fence": conformFence, "blobs": conformBlobs, "accounting": conformAccounting,
-		"snapshot": conformSnapshot, "together": conformTogether, "closed": conformClosed,
+		"snapshot": conformSnapshot, "prune": conformPrune, "together": conformTogether, "closed": conformClosed,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,6 +139,13 @@ func conformBlobs(t *testing.T, open engine) {
 	if _, err := s.Blob(Digest([]byte("two"))); !errors.Is(err, ErrNoBlob) {
 		t.Errorf("what is not there: %v", err)
 	}
+	two := Blob{Digest([]byte("two")), []byte("two")}
+	mustAppend(t, s, &Batch{Blobs: []Blob{two}})
+	mustAppend(t, s, &Batch{Drop: []string{one.Digest, two.Digest, "sha256:0"}, Blobs: []Blob{two}})
+	var all []string
+	if err := s.Blobs(t.Context(), func(digest string) error { all = append(all, digest); return nil }); err != nil || !slices.Equal(all, []string{two.Digest}) {
+		t.Errorf("blobs are %q, %v", all, err)
+	}
 }
 
 func conformAccounting(t *testing.T, open engine) {
@@ -189,52 +196,135 @@ func conformAccounting(t *testing.T, open engine) {
 	}
 }
 
+// latest is the snapshot that a restart would use.
+func latest(t testing.TB, s Store) (seq uint64, data string, err error) {
+	t.Helper()
+	seq, err = s.Restore(t.Context(), func(_ uint64, b []byte) error {
+		data = string(b)
+		return nil
+	})
+	return seq, data, err
+}
+
 func conformSnapshot(t *testing.T, open engine) {
 	dir := t.TempDir()
 	s := open(t, dir)
-	if seq, data, err := s.Snapshot(); seq != 0 || data != nil || err != nil {
+	if seq, data, err := latest(t, s); seq != 0 || data != "" || err != nil {
 		t.Errorf("a new store has a snapshot: %d, %q, %v", seq, data, err)
 	}
-	for i, text := range []string{"first", "second"} {
+	mustAppend(t, s, events("a", "b", "c"))
+	if err := s.SaveSnapshot(4, []byte("of what is not stored")); err == nil {
+		t.Error("a snapshot is taken of an event that is not there")
+	}
+	for i, text := range []string{"first", "second", "third"} {
 		if err := s.SaveSnapshot(uint64(i+1), []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	_ = s.Close()
 	s = open(t, dir)
-	if seq, data, err := s.Snapshot(); seq != 2 || string(data) != "second" || err != nil {
+	if seq, data, err := latest(t, s); seq != 3 || data != "third" || err != nil {
+		t.Errorf("snapshot is %d, %q, %v", seq, data, err)
+	}
+	// One that cannot be used gives way to the one before.
+	useless, seen := errors.New("useless"), ""
+	seq, err := s.Restore(t.Context(), func(seq uint64, data []byte) error {
+		if seen += string(data) + " "; seq == 3 {
+			return useless
+		}
+		return nil
+	})
+	if seq != 2 || seen != "third second " || !errors.Is(err, useless) {
+		t.Errorf("snapshot %d is used after %q, %v", seq, seen, err)
+	}
+	young := open(t, dir)
+	if err := s.SaveSnapshot(3, []byte("of an older controller")); !IsFenced(err) {
+		t.Errorf("the older one saves a snapshot: %v", err)
+	}
+	if err := s.Prune(3); !IsFenced(err) {
+		t.Errorf("the older one removes events: %v", err)
+	}
+	if seq, data, err := latest(t, young); seq != 3 || data != "third" || err != nil {
 		t.Errorf("snapshot is %d, %q, %v", seq, data, err)
 	}
 }
 
-// TestSnapshotDamaged: what is not whole, or of another store, is none.
+// conformPrune: events go up to the older snapshot at most, and their numbers are not given
+// again.
+func conformPrune(t *testing.T, open engine) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	for range 3 {
+		var b Batch
+		for range prunedAtOnce {
+			b.Events = append(b.Events, []byte("e"))
+		}
+		mustAppend(t, s, &b)
+	}
+	last := uint64(3 * prunedAtOnce)
+	for _, c := range []struct{ snapshot, upTo, want uint64 }{
+		{1, last, 0}, {last - 10, last, 1}, {last - 5, 7, 7}, {last, last, last - 5}, {last, last, last - 5},
+	} {
+		if err := errors.Join(s.SaveSnapshot(c.snapshot, nil), s.Prune(c.upTo)); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Pruned(); got != c.want {
+			t.Errorf("after snapshot %d, events up to %d are gone, want %d", c.snapshot, got, c.want)
+		}
+		if got := len(readAll(t, s, c.want)); uint64(got) != last-c.want {
+			t.Errorf("after snapshot %d there are %d events, want %d", c.snapshot, got, last-c.want)
+		}
+	}
+	if err := s.Read(t.Context(), 0, func(uint64, []byte) error { return nil }); !errors.Is(err, ErrPruned) {
+		t.Errorf("what is gone is read: %v", err)
+	}
+	if err := errors.Join(s.SaveSnapshot(last-1, nil), s.SaveSnapshot(last, nil), s.Prune(last)); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.Close()
+	s = open(t, dir)
+	if got := mustAppend(t, s, events("next")); got != last+1 {
+		t.Errorf("the next event is %d, want %d", got, last+1)
+	}
+	if got := readAll(t, s, last); !slices.Equal(got, []string{"next"}) {
+		t.Errorf("after the restart there is %q", got)
+	}
+}
+
+// TestSnapshotDamaged: what is not whole, or of another store, gives way to the one before.
 func TestSnapshotDamaged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := sqlite(t, dir).(*SQLite)
-	if err := s.SaveSnapshot(7, []byte("data")); err != nil {
+	mustAppend(t, s, events("a", "b"))
+	if err := errors.Join(s.SaveSnapshot(1, []byte("old")), s.SaveSnapshot(2, []byte("data"))); err != nil {
 		t.Fatal(err)
 	}
-	whole, err := os.ReadFile(s.snapshotPath())
+	path := s.snapshotPath(2, s.epoch)
+	whole, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range len(whole) {
 		for _, b := range [][]byte{whole[:i], append(append(slices.Clone(whole[:i]), whole[i]^1), whole[i+1:]...)} {
-			if err := os.WriteFile(s.snapshotPath(), b, 0o600); err != nil {
+			if err := os.WriteFile(path, b, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if seq, data, err := s.Snapshot(); seq != 0 || data != nil || err != nil {
+			if seq, data, err := latest(t, s); seq != 1 || data != "old" || err == nil {
 				t.Fatalf("damaged at byte %d: %d, %q, %v", i, seq, data, err)
 			}
 		}
 	}
 	other := sqlite(t, t.TempDir()).(*SQLite)
-	if err := os.WriteFile(other.snapshotPath(), whole, 0o600); err != nil {
+	mustAppend(t, other, events("a", "b"))
+	if err := other.SaveSnapshot(2, []byte("data")); err != nil {
 		t.Fatal(err)
 	}
-	if seq, _, _ := other.Snapshot(); seq != 0 {
-		t.Error("the snapshot of another store is taken")
+	if err := os.WriteFile(other.snapshotPath(2, other.epoch), whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if seq, _, err := latest(t, other); seq != 0 || err == nil {
+		t.Errorf("the snapshot of another store is taken: %d, %v", seq, err)
 	}
 }
 
@@ -303,7 +393,7 @@ func TestOpenRefuses(t *testing.T) {
 		t.Errorf("without its directory: %v", err)
 	}
 	late := sqlite(t, t.TempDir()).(*SQLite)
-	if _, err := late.db.Exec("PRAGMA user_version = 2"); err != nil {
+	if _, err := late.db.Exec("PRAGMA user_version = 3"); err != nil {
 		t.Fatal(err)
 	}
 	if s, err := Open(t.Context(), late.path); err == nil {

@@ -161,6 +161,7 @@ type AgentMessage struct {
 	//	*AgentMessage_Cleaned
 	//	*AgentMessage_Precached
 	//	*AgentMessage_Inventory
+	//	*AgentMessage_Signalled
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -284,6 +285,15 @@ func (x *AgentMessage) GetInventory() *Inventory {
 	return nil
 }
 
+func (x *AgentMessage) GetSignalled() *Signalled {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_Signalled); ok {
+			return x.Signalled
+		}
+	}
+	return nil
+}
+
 type isAgentMessage_Message interface {
 	isAgentMessage_Message()
 }
@@ -324,6 +334,10 @@ type AgentMessage_Inventory struct {
 	Inventory *Inventory `protobuf:"bytes,9,opt,name=inventory,proto3,oneof"`
 }
 
+type AgentMessage_Signalled struct {
+	Signalled *Signalled `protobuf:"bytes,10,opt,name=signalled,proto3,oneof"`
+}
+
 func (*AgentMessage_Hello) isAgentMessage_Message() {}
 
 func (*AgentMessage_Heartbeat) isAgentMessage_Message() {}
@@ -341,6 +355,8 @@ func (*AgentMessage_Cleaned) isAgentMessage_Message() {}
 func (*AgentMessage_Precached) isAgentMessage_Message() {}
 
 func (*AgentMessage_Inventory) isAgentMessage_Message() {}
+
+func (*AgentMessage_Signalled) isAgentMessage_Message() {}
 
 type ControllerMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1202,6 +1218,59 @@ func (x *Precached) GetTotal() int64 {
 	return 0
 }
 
+// Signalled: the step's supervisor has the signals up to this one.
+type Signalled struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Id            uint64                 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Signalled) Reset() {
+	*x = Signalled{}
+	mi := &file_session_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Signalled) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Signalled) ProtoMessage() {}
+
+func (x *Signalled) ProtoReflect() protoreflect.Message {
+	mi := &file_session_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Signalled.ProtoReflect.Descriptor instead.
+func (*Signalled) Descriptor() ([]byte, []int) {
+	return file_session_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Signalled) GetKey() *StepKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Signalled) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
 type Inventory struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Images        []string               `protobuf:"bytes,1,rep,name=images,proto3" json:"images,omitempty"`
@@ -1212,7 +1281,7 @@ type Inventory struct {
 
 func (x *Inventory) Reset() {
 	*x = Inventory{}
-	mi := &file_session_proto_msgTypes[12]
+	mi := &file_session_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1293,7 @@ func (x *Inventory) String() string {
 func (*Inventory) ProtoMessage() {}
 
 func (x *Inventory) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[12]
+	mi := &file_session_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1306,7 @@ func (x *Inventory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inventory.ProtoReflect.Descriptor instead.
 func (*Inventory) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{12}
+	return file_session_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Inventory) GetImages() []string {
@@ -1268,7 +1337,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_session_proto_msgTypes[13]
+	mi := &file_session_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1280,7 +1349,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[13]
+	mi := &file_session_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1293,7 +1362,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{13}
+	return file_session_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Welcome) GetProtocol() int32 {
@@ -1353,7 +1422,7 @@ type Prepare struct {
 
 func (x *Prepare) Reset() {
 	*x = Prepare{}
-	mi := &file_session_proto_msgTypes[14]
+	mi := &file_session_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1434,7 @@ func (x *Prepare) String() string {
 func (*Prepare) ProtoMessage() {}
 
 func (x *Prepare) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[14]
+	mi := &file_session_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1447,7 @@ func (x *Prepare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prepare.ProtoReflect.Descriptor instead.
 func (*Prepare) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{14}
+	return file_session_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Prepare) GetKey() *StepKey {
@@ -1436,7 +1505,7 @@ type Start struct {
 
 func (x *Start) Reset() {
 	*x = Start{}
-	mi := &file_session_proto_msgTypes[15]
+	mi := &file_session_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1517,7 @@ func (x *Start) String() string {
 func (*Start) ProtoMessage() {}
 
 func (x *Start) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[15]
+	mi := &file_session_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1530,7 @@ func (x *Start) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Start.ProtoReflect.Descriptor instead.
 func (*Start) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{15}
+	return file_session_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Start) GetKey() *StepKey {
@@ -1511,7 +1580,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_session_proto_msgTypes[16]
+	mi := &file_session_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1523,7 +1592,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[16]
+	mi := &file_session_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1536,7 +1605,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{16}
+	return file_session_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Renew) GetKey() *StepKey {
@@ -1560,18 +1629,20 @@ func (x *Renew) GetLeaseMs() int64 {
 	return 0
 }
 
+// Signal is repeated after a reconnection, until Signalled came: the ranks get each once.
 type Signal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Signal        int32                  `protobuf:"varint,3,opt,name=signal,proto3" json:"signal,omitempty"`
+	Signal        int32                  `protobuf:"varint,3,opt,name=signal,proto3" json:"signal,omitempty"` // to all processes of the ranks; negative: to the ranks alone
+	Id            uint64                 `protobuf:"varint,4,opt,name=id,proto3" json:"id,omitempty"`         // of a step; later ones are higher
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_session_proto_msgTypes[17]
+	mi := &file_session_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1583,7 +1654,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[17]
+	mi := &file_session_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1596,7 +1667,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{17}
+	return file_session_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Signal) GetKey() *StepKey {
@@ -1620,6 +1691,13 @@ func (x *Signal) GetSignal() int32 {
 	return 0
 }
 
+func (x *Signal) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
 // Kill ends a step: TERM, then KILL after grace; a prepare at once.
 type Kill struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1633,7 +1711,7 @@ type Kill struct {
 
 func (x *Kill) Reset() {
 	*x = Kill{}
-	mi := &file_session_proto_msgTypes[18]
+	mi := &file_session_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1645,7 +1723,7 @@ func (x *Kill) String() string {
 func (*Kill) ProtoMessage() {}
 
 func (x *Kill) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[18]
+	mi := &file_session_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1658,7 +1736,7 @@ func (x *Kill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kill.ProtoReflect.Descriptor instead.
 func (*Kill) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{18}
+	return file_session_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Kill) GetKey() *StepKey {
@@ -1698,7 +1776,7 @@ type EndedAck struct {
 
 func (x *EndedAck) Reset() {
 	*x = EndedAck{}
-	mi := &file_session_proto_msgTypes[19]
+	mi := &file_session_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1788,7 @@ func (x *EndedAck) String() string {
 func (*EndedAck) ProtoMessage() {}
 
 func (x *EndedAck) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[19]
+	mi := &file_session_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +1801,7 @@ func (x *EndedAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedAck.ProtoReflect.Descriptor instead.
 func (*EndedAck) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{19}
+	return file_session_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EndedAck) GetKey() *StepKey {
@@ -1745,7 +1823,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_session_proto_msgTypes[20]
+	mi := &file_session_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1757,7 +1835,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[20]
+	mi := &file_session_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1770,7 +1848,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{20}
+	return file_session_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Release) GetJob() uint32 {
@@ -1805,7 +1883,7 @@ type Precache struct {
 
 func (x *Precache) Reset() {
 	*x = Precache{}
-	mi := &file_session_proto_msgTypes[21]
+	mi := &file_session_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1817,7 +1895,7 @@ func (x *Precache) String() string {
 func (*Precache) ProtoMessage() {}
 
 func (x *Precache) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[21]
+	mi := &file_session_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1830,7 +1908,7 @@ func (x *Precache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Precache.ProtoReflect.Descriptor instead.
 func (*Precache) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{21}
+	return file_session_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Precache) GetId() string {
@@ -1863,7 +1941,7 @@ const file_session_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\rR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x12\n" +
 	"\x04step\x18\x03 \x01(\x05R\x04step\x12\x10\n" +
-	"\x03try\x18\x04 \x01(\x05R\x03try\"\x8b\x04\n" +
+	"\x03try\x18\x04 \x01(\x05R\x03try\"\xc7\x04\n" +
 	"\fAgentMessage\x12.\n" +
 	"\x05hello\x18\x01 \x01(\v2\x16.gangway.wire.v1.HelloH\x00R\x05hello\x12:\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1a.gangway.wire.v1.HeartbeatH\x00R\theartbeat\x127\n" +
@@ -1873,7 +1951,9 @@ const file_session_proto_rawDesc = "" +
 	"\x05ended\x18\x06 \x01(\v2\x16.gangway.wire.v1.EndedH\x00R\x05ended\x124\n" +
 	"\acleaned\x18\a \x01(\v2\x18.gangway.wire.v1.CleanedH\x00R\acleaned\x12:\n" +
 	"\tprecached\x18\b \x01(\v2\x1a.gangway.wire.v1.PrecachedH\x00R\tprecached\x12:\n" +
-	"\tinventory\x18\t \x01(\v2\x1a.gangway.wire.v1.InventoryH\x00R\tinventoryB\t\n" +
+	"\tinventory\x18\t \x01(\v2\x1a.gangway.wire.v1.InventoryH\x00R\tinventory\x12:\n" +
+	"\tsignalled\x18\n" +
+	" \x01(\v2\x1a.gangway.wire.v1.SignalledH\x00R\tsignalledB\t\n" +
 	"\amessage\"\xf3\x03\n" +
 	"\x11ControllerMessage\x124\n" +
 	"\awelcome\x18\x01 \x01(\v2\x18.gangway.wire.v1.WelcomeH\x00R\awelcome\x124\n" +
@@ -1944,7 +2024,10 @@ const file_session_proto_rawDesc = "" +
 	"\x05fault\x18\x04 \x01(\fR\x05fault\x12\x12\n" +
 	"\x04done\x18\x05 \x01(\bR\x04done\x12\x14\n" +
 	"\x05bytes\x18\x06 \x01(\x03R\x05bytes\x12\x14\n" +
-	"\x05total\x18\a \x01(\x03R\x05total\"?\n" +
+	"\x05total\x18\a \x01(\x03R\x05total\"G\n" +
+	"\tSignalled\x12*\n" +
+	"\x03key\x18\x01 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\x04R\x02id\"?\n" +
 	"\tInventory\x12\x16\n" +
 	"\x06images\x18\x01 \x03(\tR\x06images\x12\x1a\n" +
 	"\bhardware\x18\x02 \x01(\fR\bhardware\"\xd6\x01\n" +
@@ -1974,11 +2057,12 @@ const file_session_proto_rawDesc = "" +
 	"\x05Renew\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x19\n" +
-	"\blease_ms\x18\x03 \x01(\x03R\aleaseMs\"b\n" +
+	"\blease_ms\x18\x03 \x01(\x03R\aleaseMs\"r\n" +
 	"\x06Signal\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06signal\x18\x03 \x01(\x05R\x06signal\"u\n" +
+	"\x06signal\x18\x03 \x01(\x05R\x06signal\x12\x0e\n" +
+	"\x02id\x18\x04 \x01(\x04R\x02id\"u\n" +
 	"\x04Kill\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x19\n" +
@@ -2011,7 +2095,7 @@ func file_session_proto_rawDescGZIP() []byte {
 }
 
 var file_session_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_session_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_session_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_session_proto_goTypes = []any{
 	(StepState_Phase)(0),      // 0: gangway.wire.v1.StepState.Phase
 	(*StepKey)(nil),           // 1: gangway.wire.v1.StepKey
@@ -2026,16 +2110,17 @@ var file_session_proto_goTypes = []any{
 	(*Ended)(nil),             // 10: gangway.wire.v1.Ended
 	(*Cleaned)(nil),           // 11: gangway.wire.v1.Cleaned
 	(*Precached)(nil),         // 12: gangway.wire.v1.Precached
-	(*Inventory)(nil),         // 13: gangway.wire.v1.Inventory
-	(*Welcome)(nil),           // 14: gangway.wire.v1.Welcome
-	(*Prepare)(nil),           // 15: gangway.wire.v1.Prepare
-	(*Start)(nil),             // 16: gangway.wire.v1.Start
-	(*Renew)(nil),             // 17: gangway.wire.v1.Renew
-	(*Signal)(nil),            // 18: gangway.wire.v1.Signal
-	(*Kill)(nil),              // 19: gangway.wire.v1.Kill
-	(*EndedAck)(nil),          // 20: gangway.wire.v1.EndedAck
-	(*Release)(nil),           // 21: gangway.wire.v1.Release
-	(*Precache)(nil),          // 22: gangway.wire.v1.Precache
+	(*Signalled)(nil),         // 13: gangway.wire.v1.Signalled
+	(*Inventory)(nil),         // 14: gangway.wire.v1.Inventory
+	(*Welcome)(nil),           // 15: gangway.wire.v1.Welcome
+	(*Prepare)(nil),           // 16: gangway.wire.v1.Prepare
+	(*Start)(nil),             // 17: gangway.wire.v1.Start
+	(*Renew)(nil),             // 18: gangway.wire.v1.Renew
+	(*Signal)(nil),            // 19: gangway.wire.v1.Signal
+	(*Kill)(nil),              // 20: gangway.wire.v1.Kill
+	(*EndedAck)(nil),          // 21: gangway.wire.v1.EndedAck
+	(*Release)(nil),           // 22: gangway.wire.v1.Release
+	(*Precache)(nil),          // 23: gangway.wire.v1.Precache
 }
 var file_session_proto_depIdxs = []int32{
 	4,  // 0: gangway.wire.v1.AgentMessage.hello:type_name -> gangway.wire.v1.Hello
@@ -2046,37 +2131,39 @@ var file_session_proto_depIdxs = []int32{
 	10, // 5: gangway.wire.v1.AgentMessage.ended:type_name -> gangway.wire.v1.Ended
 	11, // 6: gangway.wire.v1.AgentMessage.cleaned:type_name -> gangway.wire.v1.Cleaned
 	12, // 7: gangway.wire.v1.AgentMessage.precached:type_name -> gangway.wire.v1.Precached
-	13, // 8: gangway.wire.v1.AgentMessage.inventory:type_name -> gangway.wire.v1.Inventory
-	14, // 9: gangway.wire.v1.ControllerMessage.welcome:type_name -> gangway.wire.v1.Welcome
-	15, // 10: gangway.wire.v1.ControllerMessage.prepare:type_name -> gangway.wire.v1.Prepare
-	16, // 11: gangway.wire.v1.ControllerMessage.start:type_name -> gangway.wire.v1.Start
-	17, // 12: gangway.wire.v1.ControllerMessage.renew:type_name -> gangway.wire.v1.Renew
-	18, // 13: gangway.wire.v1.ControllerMessage.signal:type_name -> gangway.wire.v1.Signal
-	19, // 14: gangway.wire.v1.ControllerMessage.kill:type_name -> gangway.wire.v1.Kill
-	20, // 15: gangway.wire.v1.ControllerMessage.ended_ack:type_name -> gangway.wire.v1.EndedAck
-	21, // 16: gangway.wire.v1.ControllerMessage.release:type_name -> gangway.wire.v1.Release
-	22, // 17: gangway.wire.v1.ControllerMessage.precache:type_name -> gangway.wire.v1.Precache
-	5,  // 18: gangway.wire.v1.Hello.steps:type_name -> gangway.wire.v1.StepState
-	1,  // 19: gangway.wire.v1.StepState.key:type_name -> gangway.wire.v1.StepKey
-	0,  // 20: gangway.wire.v1.StepState.phase:type_name -> gangway.wire.v1.StepState.Phase
-	1,  // 21: gangway.wire.v1.Progress.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 22: gangway.wire.v1.Prepared.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 23: gangway.wire.v1.Started.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 24: gangway.wire.v1.Welcome.keep:type_name -> gangway.wire.v1.StepKey
-	1,  // 25: gangway.wire.v1.Welcome.ended:type_name -> gangway.wire.v1.StepKey
-	1,  // 26: gangway.wire.v1.Prepare.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 27: gangway.wire.v1.Start.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 28: gangway.wire.v1.Renew.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 29: gangway.wire.v1.Signal.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 30: gangway.wire.v1.Kill.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 31: gangway.wire.v1.EndedAck.key:type_name -> gangway.wire.v1.StepKey
-	2,  // 32: gangway.wire.v1.Controller.Session:input_type -> gangway.wire.v1.AgentMessage
-	3,  // 33: gangway.wire.v1.Controller.Session:output_type -> gangway.wire.v1.ControllerMessage
-	33, // [33:34] is the sub-list for method output_type
-	32, // [32:33] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	14, // 8: gangway.wire.v1.AgentMessage.inventory:type_name -> gangway.wire.v1.Inventory
+	13, // 9: gangway.wire.v1.AgentMessage.signalled:type_name -> gangway.wire.v1.Signalled
+	15, // 10: gangway.wire.v1.ControllerMessage.welcome:type_name -> gangway.wire.v1.Welcome
+	16, // 11: gangway.wire.v1.ControllerMessage.prepare:type_name -> gangway.wire.v1.Prepare
+	17, // 12: gangway.wire.v1.ControllerMessage.start:type_name -> gangway.wire.v1.Start
+	18, // 13: gangway.wire.v1.ControllerMessage.renew:type_name -> gangway.wire.v1.Renew
+	19, // 14: gangway.wire.v1.ControllerMessage.signal:type_name -> gangway.wire.v1.Signal
+	20, // 15: gangway.wire.v1.ControllerMessage.kill:type_name -> gangway.wire.v1.Kill
+	21, // 16: gangway.wire.v1.ControllerMessage.ended_ack:type_name -> gangway.wire.v1.EndedAck
+	22, // 17: gangway.wire.v1.ControllerMessage.release:type_name -> gangway.wire.v1.Release
+	23, // 18: gangway.wire.v1.ControllerMessage.precache:type_name -> gangway.wire.v1.Precache
+	5,  // 19: gangway.wire.v1.Hello.steps:type_name -> gangway.wire.v1.StepState
+	1,  // 20: gangway.wire.v1.StepState.key:type_name -> gangway.wire.v1.StepKey
+	0,  // 21: gangway.wire.v1.StepState.phase:type_name -> gangway.wire.v1.StepState.Phase
+	1,  // 22: gangway.wire.v1.Progress.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 23: gangway.wire.v1.Prepared.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 24: gangway.wire.v1.Started.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 25: gangway.wire.v1.Signalled.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 26: gangway.wire.v1.Welcome.keep:type_name -> gangway.wire.v1.StepKey
+	1,  // 27: gangway.wire.v1.Welcome.ended:type_name -> gangway.wire.v1.StepKey
+	1,  // 28: gangway.wire.v1.Prepare.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 29: gangway.wire.v1.Start.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 30: gangway.wire.v1.Renew.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 31: gangway.wire.v1.Signal.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 32: gangway.wire.v1.Kill.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 33: gangway.wire.v1.EndedAck.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 34: gangway.wire.v1.Controller.Session:input_type -> gangway.wire.v1.AgentMessage
+	3,  // 35: gangway.wire.v1.Controller.Session:output_type -> gangway.wire.v1.ControllerMessage
+	35, // [35:36] is the sub-list for method output_type
+	34, // [34:35] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_session_proto_init() }
@@ -2094,6 +2181,7 @@ func file_session_proto_init() {
 		(*AgentMessage_Cleaned)(nil),
 		(*AgentMessage_Precached)(nil),
 		(*AgentMessage_Inventory)(nil),
+		(*AgentMessage_Signalled)(nil),
 	}
 	file_session_proto_msgTypes[2].OneofWrappers = []any{
 		(*ControllerMessage_Welcome)(nil),
@@ -2112,7 +2200,7 @@ func file_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_session_proto_rawDesc), len(file_session_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

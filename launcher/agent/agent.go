@@ -28,7 +28,7 @@ import (
 
 // Options say who the agent is.
 type Options struct {
-	Cluster string // name and id: no two clusters of a machine have the same
+	Cluster string // its id, which it keeps under another name: no two of a machine have the same
 	Name    string // of the cluster, for people and the controller
 	Node    job.Node
 	// Declared says that Node is as configured, whatever is there.
@@ -42,7 +42,13 @@ type Options struct {
 	Environ      []string // of supervisors
 	Store        string   // of images
 	Version      string
-	Log          *slog.Logger
+	Orphans      *Orphans // of the process; nil: it adopts none
+	// Leftovers removes what containers whose supervisor was killed left on disk. Their first
+	// process does so itself, if it lives long enough. Nil: there are none.
+	Leftovers func() error
+	// Hosts is set where the controller is on another host; nil: it is at Wire.
+	Hosts *Hosts
+	Log   *slog.Logger
 }
 
 // Agent is the daemon of one node.
@@ -54,10 +60,12 @@ type Agent struct {
 	inputs   *queue[any]
 	steps    map[job.StepKey]*held
 	releases map[release]*releasing
+	stray    map[release]bool           // attempts of which something may run that no supervisor has
 	outbox   *queue[*wire.AgentMessage] // of the session; nil: there is none
 	said     bool                       // the controller's Welcome came on it
 	stopping time.Time                  // zero: no
 	images   *inventory
+	patience time.Duration  // with images that are fetched
 	workers  sync.WaitGroup // one for each step
 }
 
@@ -78,7 +86,7 @@ func New(o Options) *Agent {
 	return &Agent{
 		Options: o, instance: rand.Text(), boot: bootID(), inputs: newQueue[any](),
 		steps: map[job.StepKey]*held{}, releases: map[release]*releasing{},
-		images: newInventory(o.Store),
+		stray: map[release]bool{}, images: newInventory(o.Store), patience: fetchPatience,
 	}
 }
 
@@ -86,7 +94,9 @@ func New(o Options) *Agent {
 // controller.
 func (a *Agent) Stop() { a.inputs.put(stopIn{}) }
 
-// Run works until ctx ends, which leaves the steps as they are, or until it was stopped.
+// Run works until ctx ends, which leaves the steps as they are, or until it was stopped. It
+// fails where the controller speaks by another contract: the program was replaced, and who
+// starts it again starts the new one.
 func (a *Agent) Run(ctx context.Context) error {
 	lock, err := a.lock(ctx)
 	if err != nil {
@@ -96,6 +106,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer a.workers.Wait()
 	defer cancel()
+	if a.Orphans != nil {
+		go a.Orphans.Watch(ctx)
+	}
 	a.epoch = a.readEpoch()
 	if err := a.findSteps(ctx); err != nil {
 		return err
@@ -105,13 +118,15 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer serve()()
-	go a.session(ctx)
+	failed := make(chan error, 1)
+	go func() { failed <- a.session(ctx) }()
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {
 		for _, in := range a.inputs.take() {
 			a.input(ctx, in)
 		}
+		a.driveReleases(ctx)
 		if !a.stopping.IsZero() && a.stopped() {
 			return nil
 		}
@@ -119,7 +134,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		case <-a.inputs.ready:
 		case <-ticker.C:
 			a.everyStep(ctx, tickIn{})
-			a.tickReleases(ctx)
+		case err := <-failed:
+			return err
 		case <-ctx.Done():
 			return nil
 		}
@@ -197,6 +213,7 @@ func (a *Agent) happen(h *held, in any) {
 			}
 			h.todo.put(do)
 		case destroyDo:
+			a.stray[attemptOf(h.life.key)] = true
 			// Not in the supervisor's queue: that may be stuck with what is destroyed.
 			go kill(h.marker, nil, slack)
 		case discardDo:
@@ -226,6 +243,8 @@ func (a *Agent) stopped() bool {
 	}
 	// Who only keeps output for clients ends too.
 	kill(a.Cluster+"/"+a.Node.Name+"/", nil, time.Second)
+	a.Orphans.End(time.Second)
+	_ = a.removeLeftovers() // the log has it
 	return true
 }
 
@@ -234,7 +253,7 @@ func (a *Agent) hold(ctx context.Context, key job.StepKey) *held {
 	name := control.DirOf(key)
 	s := &supervisor{
 		key: key, dir: filepath.Join(a.stepsDir(), name), node: a.Node.Name, marker: control.MarkerOf(a.Cluster, a.Node.Name, key),
-		gangway: a.Gangway, environ: a.Environ, log: a.Log, todo: newQueue[any](),
+		gangway: a.Gangway, environ: a.Environ, orphans: a.Orphans, log: a.Log, todo: newQueue[any](),
 		post: func(in any) { a.inputs.put(stepIn{key, in}) },
 	}
 	h := &held{life{key: key, node: a.Node.Name}, s}

@@ -3,9 +3,11 @@ package agent
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gangway-hpc/gangway/hooks/nvidia"
+	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/wire"
 	"github.com/gangway-hpc/gangway/launcher/control"
@@ -21,17 +24,37 @@ import (
 
 func (a *Agent) dirOf(k job.StepKey) string { return filepath.Join(a.stepsDir(), control.DirOf(k)) }
 
+// until waits for something that nobody says.
+func until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not come", what)
+		}
+	}
+}
+
 // gone waits until there is no such file any more.
 func gone(t *testing.T, name string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Lstat(name); err != nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s is still there", name)
-		}
-	}
+	until(t, "the end of "+name, func() bool {
+		_, err := os.Lstat(name)
+		return err != nil
+	})
+}
+
+// sleeper is an agent with a step that runs until it is ended.
+func sleeper(t *testing.T, dir string) (m *master, a *Agent, end func()) {
+	t.Helper()
+	m = newMaster(t, dir)
+	a, end = newAgent(t, dir)
+	m.greeted()
+	k := key()
+	m.prepare(k, "", "sleep", "1000")
+	m.prepared(k)
+	m.start(k)
+	m.started(k)
+	return m, a, end
 }
 
 // TestStep: a step from its prepare to the removal of its directory; an end is said again
@@ -100,14 +123,10 @@ func TestAdopt(t *testing.T) {
 	if err := syscall.Kill(victim.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(dir, "steps", control.DirOf(short), control.EndFile)); err == nil && !victim.alive() {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the short step does not end")
-		}
-	}
+	until(t, "the end of the short step", func() bool {
+		_, err := os.Stat(filepath.Join(dir, "steps", control.DirOf(short), control.EndFile))
+		return err == nil && !victim.alive()
+	})
 	a, _ := newAgent(t, dir)
 	h := m.greeted()
 	var keys []string
@@ -139,11 +158,7 @@ func TestAdopt(t *testing.T) {
 	if f := ends[dead].Fault; f == nil || !strings.Contains(f.What, "without a word") {
 		t.Errorf("the dead one: %+v", f)
 	}
-	for deadline := time.Now().Add(patience); len(marked(control.MarkerOf(a.Cluster, "n1", dead), nil)) > 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("of the dead one something is left")
-		}
-	}
+	until(t, "the end of all of the dead one", func() bool { return len(marked(control.MarkerOf(a.Cluster, "n1", dead), nil)) == 0 })
 	m.start(waiting)
 	m.started(waiting)
 }
@@ -177,6 +192,77 @@ func TestHalfStarted(t *testing.T) {
 	}
 }
 
+// TestIntent: what may have been started is not started again, although nothing of it is
+// there any more: its end is that nobody knows.
+func TestIntent(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	m := newMaster(t, dir)
+	k := key()
+	run := filepath.Join(dir, "steps", control.DirOf(k))
+	if err := os.MkdirAll(run, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeJSON(t.Context(), filepath.Join(run, control.IntentFile), control.Start{}); err != nil {
+		t.Fatal(err)
+	}
+	newAgent(t, dir)
+	if h := m.greeted(); len(h.Steps) != 1 {
+		t.Errorf("steps %v", h.Steps)
+	}
+	lost := func() {
+		t.Helper()
+		if e := m.end(k); e.Fault == nil || !strings.Contains(e.Fault.What, "without a word") || e.Fault.Node || e.Start != 0 {
+			t.Errorf("end %+v, %+v", e, e.Fault)
+		}
+	}
+	lost()
+	m.prepare(k, "", "touch", filepath.Join(dir, "again"))
+	lost()
+	m.start(k)
+	lost()
+	if _, err := os.Lstat(filepath.Join(dir, "again")); err == nil {
+		t.Error("it was started again")
+	}
+	m.ack(k)
+	gone(t, run)
+}
+
+// TestOrphans: an agent ends what an earlier one of its node has left, and nothing of other
+// nodes and other clusters, whose names begin alike.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	m := newMaster(t, dir)
+	cluster := "c-" + filepath.Base(dir)
+	start := func(cluster, node string) *exec.Cmd {
+		cmd := exec.Command("sleep", "1000")
+		cmd.Env = append(os.Environ(), control.Marker+"="+control.MarkerOf(cluster, node, key()))
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd
+	}
+	mine := start(cluster, "n1")
+	others := []*exec.Cmd{start(cluster, "n10"), start(cluster, "n2"), start(cluster+"1", "n1"), start("x"+cluster, "n1")}
+	newAgent(t, dir)
+	m.greeted()
+	if err := mine.Wait(); err == nil {
+		t.Error("an orphan ended by itself")
+	}
+	for _, cmd := range others {
+		if err := cmd.Process.Signal(syscall.Signal(0)); err != nil {
+			t.Errorf("%s: %v", cmd.Env[len(cmd.Env)-1], err)
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err == nil || markerOf(cmd.Process.Pid) != "" {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 // TestRelease: what a supervisor that was killed left behind is ended, and what a step
 // left that went its own way.
 func TestRelease(t *testing.T) {
@@ -187,7 +273,7 @@ func TestRelease(t *testing.T) {
 	m.greeted()
 	k := key()
 	// The rank leaves a process in a session of its own.
-	m.prepare(k, "", "sh", "-c", "setsid sleep 1000 & exit 0")
+	m.prepare(k, "leaves", "sh", "-c", "setsid sleep 1000 & exit 0")
 	m.prepared(k)
 	m.start(k)
 	m.end(k)
@@ -222,17 +308,10 @@ func TestHang(t *testing.T) {
 // not obeyed, and steps of which a new one knows nothing are ended.
 func TestController(t *testing.T) {
 	t.Parallel()
-	dir := shortDir(t)
-	m := newMaster(t, dir)
-	newAgent(t, dir)
-	m.greeted()
+	m, _, _ := sleeper(t, shortDir(t))
 	k := key()
-	m.prepare(k, "", "sleep", "1000")
-	m.prepared(k)
-	m.start(k)
-	m.started(k)
 	m.server.Stop()
-	time.Sleep(100 * time.Millisecond)
+	m.refuse()
 	m.serve()
 	if h := m.greeted(); len(h.Steps) != 1 || h.Steps[0].Phase != wire.StepState_RUNNING || h.Epoch != 3 {
 		t.Errorf("hello %v", h)
@@ -250,18 +329,25 @@ func TestController(t *testing.T) {
 	}
 }
 
+// TestVersion: an agent whose controller speaks by another contract ends, and says what both
+// speak and what to do.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	newMasterOf(t, dir, true)
+	err := agentIn(dir).Run(t.Context())
+	f, ok := errors.AsType[*fault.Error](err)
+	if !ok || f.Hint == "" || !strings.Contains(err.Error(), "register node n1: the agent speaks protocol 1, version test; this controller speaks 2, version v9.9") {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestStop: an agent that is stopped ends its steps, and the next one says so.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	m := newMaster(t, dir)
-	a, wait := newAgent(t, dir)
-	m.greeted()
+	m, a, wait := sleeper(t, dir)
 	k := key()
-	m.prepare(k, "", "sleep", "1000")
-	m.prepared(k)
-	m.start(k)
-	m.started(k)
 	a.Stop()
 	if e := m.end(k); e.Fault == nil || e.Fault.What != "the cluster was stopped" {
 		t.Errorf("end %+v", e)
@@ -282,13 +368,8 @@ func TestStop(t *testing.T) {
 // TestIO: clients reach a step through the agent, and are told why not.
 func TestIO(t *testing.T) {
 	t.Parallel()
-	dir := shortDir(t)
-	m := newMaster(t, dir)
-	a, _ := newAgent(t, dir)
-	m.greeted()
+	_, a, _ := sleeper(t, shortDir(t))
 	k := key()
-	m.prepare(k, "", "sleep", "1000")
-	m.prepared(k)
 	ask := func(name string) (status, rest string) {
 		t.Helper()
 		c, err := net.Dial("unix", a.Socket)
@@ -345,6 +426,36 @@ func TestPrecache(t *testing.T) {
 	})
 	if want := []string{"x bad 5/10 false  ", "x bad 5/10 true  pull bad: no such image", "x good 5/10 false  ", "x good 5/10 true sha256:77 "}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestPrecacheStuck: an image that makes no progress is given up with a word, and one that is
+// slow is not.
+func TestPrecacheStuck(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	m := newMaster(t, dir)
+	newAgent(t, dir, func(a *Agent) { a.patience = 3 * time.Second })
+	m.greeted()
+	m.send(&wire.ControllerMessage{Message: &wire.ControllerMessage_Precache{Precache: &wire.Precache{Id: "x", Images: []string{"stuck", "slow"}}}})
+	faults := map[string]job.Fault{}
+	m.expect("both are done", func(msg *wire.AgentMessage) bool {
+		p := msg.GetPrecached()
+		if p == nil || !p.Done {
+			return false
+		}
+		var f job.Fault
+		if p.Fault != nil && json.Unmarshal(p.Fault, &f) != nil {
+			t.Errorf("fault %s", p.Fault)
+		}
+		faults[p.Image] = f
+		return p.Image == "slow"
+	})
+	if f := faults["stuck"]; f.Cause != "no progress for 3s; it had 5 of 10 bytes of a layer" || !strings.Contains(f.Hint, "gangway image precache --nodes n1 stuck") {
+		t.Errorf("%+v", f)
+	}
+	if f := faults["slow"]; f.What != "" {
+		t.Errorf("%+v", f)
 	}
 }
 

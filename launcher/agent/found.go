@@ -47,7 +47,14 @@ func (a *Agent) findSteps(ctx context.Context) error {
 		a.findStep(ctx, a.hold(ctx, key))
 	}
 	// Processes of a step that nothing is known of are of no use to anybody.
-	kill(a.Cluster+"/"+a.Node.Name+"/", a.ofSteps, slack)
+	prefix := a.Cluster + "/" + a.Node.Name + "/"
+	for _, pid := range kill(prefix, a.ofSteps, slack) {
+		dir, _, _ := strings.Cut(strings.TrimPrefix(markerOf(pid), prefix), "/")
+		if key, err := control.ParseDir(dir); err == nil {
+			a.stray[attemptOf(key)] = true // its release says that it is left
+		}
+	}
+	_ = a.removeLeftovers() // the log has it, and nothing waits for it
 	return nil
 }
 

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/wire"
@@ -36,9 +39,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fetch is "gangway image precache --json" of an image; what is called bad cannot be had.
+// fetch is "gangway image precache --json" of an image; what is called bad cannot be had,
+// what is called slow takes its time, and what is called stuck gets no further.
 func fetch(name string) int {
 	fmt.Printf(`{"event":"layer","image":%q,"done":5,"total":10}`+"\n", name)
+	for i := 5; name == "slow" && i < 10; i++ {
+		time.Sleep(800 * time.Millisecond)
+		fmt.Printf(`{"event":"layer","image":%q,"done":%d,"total":10}`+"\n", name, i)
+	}
+	for name == "stuck" { // and says so
+		time.Sleep(100 * time.Millisecond)
+		fmt.Printf(`{"event":"layer","image":%q,"done":5,"total":10}`+"\n", name)
+	}
 	if name == "bad" {
 		fmt.Fprintf(os.Stderr, "gangway: error: pull %s: no such image\ngangway: hint: x\n", name)
 		return 125
@@ -48,9 +60,14 @@ func fetch(name string) int {
 }
 
 // supervise is a supervisor with one rank: the program of the step as it is. The step's
-// name chooses what goes wrong: "hang" never has any progress.
+// name chooses what goes wrong: "hang" never has any progress, "leaves" says that it could
+// not end everything.
 func supervise(dir string) error {
 	l, err := control.Listen(dir)
+	if err != nil {
+		return err
+	}
+	first, err := control.Inherited(3)
 	if err != nil {
 		return err
 	}
@@ -62,6 +79,7 @@ func supervise(dir string) error {
 	if spec.Name != "hang" {
 		s.say(control.Event{Prepared: &control.Prepared{Image: "sha256:1", Port: 29_000}})
 	}
+	go s.serve(control.New(first))
 	go func() {
 		for {
 			c, err := l.AcceptUnix()
@@ -162,7 +180,11 @@ func (s *fakeStep) end(f *job.Fault) {
 	if err := writeJSON(context.Background(), filepath.Join(s.dir, control.EndFile), e); err != nil {
 		panic(err)
 	}
-	s.say(control.Event{Ended: &e})
+	left := ""
+	if s.spec.Name == "leaves" {
+		left = "processes"
+	}
+	s.say(control.Event{Ended: &e, Left: left})
 	close(s.over)
 }
 
@@ -178,13 +200,31 @@ type master struct {
 	said    chan *wire.AgentMessage
 	session wire.Controller_SessionServer
 	server  *grpc.Server
+	other   bool // speaks another protocol
 }
 
-func newMaster(t *testing.T, dir string) *master {
-	m := &master{t: t, path: filepath.Join(dir, "wire.sock"), hello: make(chan *wire.Hello, 16), said: make(chan *wire.AgentMessage, 1024)}
+func newMaster(t *testing.T, dir string) *master { return newMasterOf(t, dir, false) }
+
+func newMasterOf(t *testing.T, dir string, other bool) *master {
+	m := &master{t: t, other: other, path: filepath.Join(dir, "wire.sock"), hello: make(chan *wire.Hello, 16), said: make(chan *wire.AgentMessage, 1024)}
 	m.serve()
 	t.Cleanup(func() { m.server.Stop() })
 	return m
+}
+
+// refuse waits until an agent has come in vain.
+func (m *master) refuse() {
+	m.t.Helper()
+	_ = os.Remove(m.path)
+	l, err := net.Listen("unix", m.path)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	c, err := l.Accept()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	_ = errors.Join(c.Close(), l.Close())
 }
 
 func (m *master) serve() {
@@ -201,6 +241,9 @@ func (m *master) serve() {
 
 // Session implements wire.ControllerServer.
 func (m *master) Session(s wire.Controller_SessionServer) error {
+	if m.other {
+		return status.Error(codes.Unimplemented, "the agent speaks protocol 1, version test; this controller speaks 2, version v9.9")
+	}
 	for {
 		msg, err := s.Recv()
 		if err != nil {
@@ -314,13 +357,12 @@ func (m *master) greeted() *wire.Hello {
 
 // newAgent is an agent that runs until the function is called, as if it were killed: it
 // leaves everything as it is.
-func newAgent(t *testing.T, dir string) (a *Agent, end func()) {
+func newAgent(t *testing.T, dir string, change ...func(*Agent)) (a *Agent, end func()) {
 	t.Helper()
-	a = New(Options{
-		Cluster: "c-" + filepath.Base(dir), Name: "c", Node: job.Node{Name: "n1", CPUs: 1}, Declared: true, Dir: dir,
-		Wire: filepath.Join(dir, "wire.sock"), Socket: filepath.Join(dir, "agent.sock"), Gangway: "/proc/self/exe",
-		Environ: Basic(os.Environ()), Store: dir, Version: "test", Log: slog.New(slog.DiscardHandler),
-	})
+	a = agentIn(dir)
+	for _, f := range change {
+		f(a)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
@@ -335,6 +377,15 @@ func newAgent(t *testing.T, dir string) (a *Agent, end func()) {
 		kill(a.Cluster+"/", nil, 5*time.Second)
 	})
 	return a, end
+}
+
+// agentIn is an agent that does not run yet.
+func agentIn(dir string) *Agent {
+	return New(Options{
+		Cluster: "c-" + filepath.Base(dir), Name: "c", Node: job.Node{Name: "n1", CPUs: 1}, Declared: true, Dir: dir,
+		Wire: filepath.Join(dir, "wire.sock"), Socket: filepath.Join(dir, "agent.sock"), Gangway: "/proc/self/exe",
+		Environ: Basic(os.Environ()), Store: dir, Version: "test", Log: slog.New(slog.DiscardHandler),
+	})
 }
 
 // shortDir is a directory whose name leaves room for sockets.

@@ -1,29 +1,24 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/gangway-hpc/gangway/internal/socket"
 	"github.com/gangway-hpc/gangway/launcher/control"
 )
 
 // listen makes the agent's socket, and returns what begins to serve it, which returns what
 // ends that.
 func (a *Agent) listen() (serve func() func(), err error) {
-	if err := os.Remove(a.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("make socket of node %s: %w", a.Node.Name, err)
-	}
-	l, err := net.Listen("unix", a.Socket)
+	l, err := socket.Listen(a.Socket)
 	if err != nil {
 		return nil, fmt.Errorf("make socket of node %s: %w", a.Node.Name, err)
 	}
@@ -34,52 +29,18 @@ func (a *Agent) listen() (serve func() func(), err error) {
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	return func() func() {
 		done := make(chan struct{})
+		if a.Hosts != nil {
+			go func() { _ = server.Serve(a.Hosts.Steps) }() // likewise
+		}
 		go func() {
 			defer close(done)
-			_ = server.Serve(peerListener{l}) // its end is asked for
+			_ = server.Serve(socket.Ours{Listener: l}) // its end is asked for
 		}()
 		return func() {
 			_ = server.Close()
 			<-done
 		}
 	}, nil
-}
-
-// peerListener accepts connections of this user and of root.
-type peerListener struct{ net.Listener }
-
-// Accept implements net.Listener.
-func (l peerListener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		uid, err := peer(c)
-		if err == nil && (uid == 0 || uid == uint32(os.Geteuid())) {
-			return c, nil
-		}
-		_ = c.Close()
-	}
-}
-
-// peer is the user at the other end of a unix socket.
-func peer(c net.Conn) (uint32, error) {
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return 0, fmt.Errorf("look at peer: not a unix socket but %T", c)
-	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	var inner error
-	err = raw.Control(func(fd uintptr) { cred, inner = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err = errors.Join(err, inner); err != nil {
-		return 0, err
-	}
-	return cred.Uid, nil
 }
 
 // serveSteps lists the run directories: the keys of what is here.
@@ -110,7 +71,7 @@ func (a *Agent) serveIO(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	dir := filepath.Join(a.stepsDir(), name)
-	step, err := control.Dial(dir)
+	step, err := dialSoon(r.Context(), dir)
 	if err != nil {
 		refuseIO(w, dir, err)
 		return
@@ -128,7 +89,7 @@ func (a *Agent) serveIO(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: gangway-stdio\r\n\r\n"); err != nil {
 		return
 	}
-	client, ok := c.(*net.UnixConn)
+	client, ok := c.(halves)
 	if !ok {
 		return
 	}
@@ -140,6 +101,33 @@ func (a *Agent) serveIO(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	join(client, step.UnixConn)
+}
+
+// The waits for a step that was just made: it is asked for before this agent knows it, and
+// to ask again would cost the client and this agent far more.
+const (
+	soonWait  = time.Second // in all
+	firstLook = 2 * time.Millisecond
+	lastLook  = 10 * time.Millisecond
+)
+
+// dialSoon connects to a step that is there, or is going to be within a moment.
+func dialSoon(ctx context.Context, dir string) (*control.Conn, error) {
+	until := time.Now().Add(soonWait)
+	for wait := firstLook; ; wait = min(2*wait, lastLook) {
+		c, err := control.Dial(dir)
+		if err == nil || time.Now().After(until) {
+			return c, err
+		}
+		if _, ended := os.Stat(filepath.Join(dir, control.EndFile)); ended == nil {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(wait):
+		}
+	}
 }
 
 // refuseIO says why there is no connection: 404 where the step is not known (yet), 503
@@ -158,10 +146,16 @@ func refuseIO(w http.ResponseWriter, dir string, why error) {
 	http.Error(w, why.Error(), code)
 }
 
+// halves is a connection of which one way can end before the other.
+type halves interface {
+	net.Conn
+	CloseWrite() error
+}
+
 // join passes bytes both ways. The end of one way is passed on; both ends are the end.
-func join(a, b *net.UnixConn) {
+func join(a, b halves) {
 	done := make(chan struct{})
-	pass := func(to, from *net.UnixConn) {
+	pass := func(to, from halves) {
 		_, _ = io.Copy(to, from) // whichever end went away
 		_ = to.CloseWrite()
 		done <- struct{}{}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gangway-hpc/gangway/image"
@@ -68,28 +70,63 @@ func (v *inventory) read() {
 	}
 }
 
+// fetchPatience is how long fetching an image may go without progress. It is at the lowest
+// priority: on a node that is busy with other things it takes its time.
+const fetchPatience = 10 * time.Minute
+
 // precache fetches images one after the other, by a program of its own: what is in images
 // is not for this process.
 func (a *Agent) precache(ctx context.Context, m *wire.Precache) {
 	for _, name := range m.Images {
-		args := []string{"image", "precache", "--json"}
-		if m.Rate > 0 {
-			args = append(args, "--limit-rate", strconv.FormatInt(m.Rate, 10))
-		}
-		cmd := exec.CommandContext(ctx, a.Gangway, append(args, "--", name)...)
-		cmd.Env = a.Environ
-		proc.Confine(cmd)
-		var said bytes.Buffer
-		cmd.Stderr = &said
 		p := &wire.Precached{Id: m.Id, Image: name}
-		err := runLines(cmd, func(line []byte) { a.fetched(p, line) })
-		p.Done = true
-		if err != nil {
-			p.Fault = mustJSON(job.Fault{What: "fetch image " + name + " on node " + a.Node.Name, Cause: firstError(said.String(), err)})
+		if f := a.fetch(ctx, name, m.Rate, p); f != nil {
+			p.Fault = mustJSON(f)
 		}
+		p.Done = true
 		a.sayFetched(p)
 	}
 }
+
+// fetch fetches an image, as long as that has progress, and says how far it is.
+func (a *Agent) fetch(ctx context.Context, name string, rate int64, p *wire.Precached) *job.Fault {
+	args := []string{"image", "precache", "--json"}
+	if rate > 0 {
+		args = append(args, "--limit-rate", strconv.FormatInt(rate, 10))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, a.Gangway, append(args, "--", name)...)
+	cmd.Env = a.Environ
+	proc.Confine(cmd)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	var stuck atomic.Bool
+	timer := time.AfterFunc(a.patience, func() { stuck.Store(true); cancel() })
+	defer timer.Stop()
+	last := map[string]bool{}
+	err := runLines(a.Orphans, cmd, func(line []byte) {
+		if key := string(line); !last[key] { // what does not move is no progress
+			if len(last) >= maxLayers {
+				clear(last)
+			}
+			last[key] = true
+			timer.Reset(a.patience)
+		}
+		a.fetched(p, line)
+	})
+	if err == nil {
+		return nil
+	}
+	f := &job.Fault{What: "fetch image " + name + " on node " + a.Node.Name, Cause: firstError(said.String(), err)}
+	if stuck.Load() {
+		f.Cause = fmt.Sprintf("no progress for %s; it had %d of %d bytes of a layer", a.patience, p.Bytes, p.Total)
+		f.Hint = "see whether the node reaches the registry (gangway doctor there), and whether its disk has room; then again: gangway image precache --nodes " + a.Node.Name + " " + name
+	}
+	return f
+}
+
+// maxLayers bounds how many lines of progress are remembered.
+const maxLayers = 1000
 
 // fetched takes a line of progress, or the result.
 func (a *Agent) fetched(p *wire.Precached, line []byte) {
@@ -116,12 +153,12 @@ func (a *Agent) sayFetched(p *wire.Precached) {
 }
 
 // runLines runs a command and hands on the lines of its output.
-func runLines(cmd *exec.Cmd, line func([]byte)) error {
+func runLines(o *Orphans, cmd *exec.Cmd, line func([]byte)) error {
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
+	if err := o.Start(cmd); err != nil {
 		return err
 	}
 	lines := bufio.NewScanner(out)
@@ -129,7 +166,7 @@ func runLines(cmd *exec.Cmd, line func([]byte)) error {
 		line(lines.Bytes())
 	}
 	_, _ = io.Copy(io.Discard, out) // a line that is too long
-	return cmd.Wait()
+	return o.Wait(cmd)
 }
 
 // firstError is what a program said went wrong, in one line.

@@ -30,7 +30,8 @@ type life struct {
 	fault   *job.Fault // why we ended it; it counts more than what the supervisor says
 	destroy time.Time  // until then it may end by itself; zero: it is not asked to
 	acked   bool       // the controller has the end
-	gone    bool       // the supervisor, and with it everything
+	gone    bool       // the supervisor
+	clean   bool       // it said that nothing of the step is left
 }
 
 // phase is how far a step is.
@@ -55,8 +56,12 @@ type (
 	foundIn  struct{ end job.StepEnd }       // an end of an earlier agent is there; the supervisor is gone
 	startIn  struct{ start control.Start }
 	renewIn  struct{ lease time.Duration }
-	signalIn struct{ signal int }
-	killIn   struct {
+	signalIn struct {
+		signal int
+		id     uint64
+	}
+	signalledIn struct{ id uint64 } // the supervisor has it
+	killIn      struct {
 		grace time.Duration
 		why   string
 		fault *job.Fault // in the place of what the supervisor will say; nil: none
@@ -85,6 +90,13 @@ type (
 	sayDo     struct{ message *wire.AgentMessage }
 )
 
+// Spans of a prepare that an earlier agent began, until the controller says others: those
+// that it uses itself.
+const (
+	adoptPatience = 2 * time.Minute
+	adoptTotal    = time.Hour
+)
+
 // slack is how long after the grace a supervisor has to end.
 const slack = 10 * time.Second
 
@@ -95,7 +107,7 @@ func (l life) step(in any, now time.Time) (life, []any) {
 	case prepareIn:
 		return l.prepare(in, now)
 	case adoptIn:
-		l.phase, l.progress, l.begun = preparing, now, now
+		l.phase, l.progress, l.begun, l.patience, l.total, l.doing = preparing, now, now, adoptPatience, adoptTotal, "of an earlier agent"
 		if in.intent != nil {
 			l.phase, l.start = starting, *in.intent
 		}
@@ -110,9 +122,13 @@ func (l life) step(in any, now time.Time) (life, []any) {
 			return l, []any{tellDo{control.Request{Renew: in.lease.Milliseconds()}}}
 		}
 	case signalIn:
-		if l.phase == starting || l.phase == running {
-			return l, []any{tellDo{control.Request{Signal: in.signal}}}
+		// The supervisor keeps what comes before its ranks run. The end of a step is the answer
+		// to what comes too late.
+		if l.phase != unborn && l.phase != ended {
+			return l, []any{tellDo{control.Request{Signal: in.signal, SignalID: in.id}}}
 		}
+	case signalledIn:
+		return l, []any{l.saySignalled(in.id)}
 	case killIn:
 		return l.kill(in, now)
 	case ackIn:
@@ -137,6 +153,9 @@ func (l life) step(in any, now time.Time) (life, []any) {
 }
 
 func (l life) prepare(in prepareIn, now time.Time) (life, []any) {
+	if l.phase == preparing {
+		l.patience, l.total = in.patience, in.total // from when it began
+	}
 	if l.phase != unborn {
 		return l, l.restate()
 	}
@@ -210,14 +229,19 @@ func (l life) event(e control.Event, now time.Time) (life, []any) {
 		l.phase, l.started = running, e.Started.At
 		return l, []any{l.sayStarted()}
 	case e.Ended != nil:
+		l.clean = e.Left == ""
 		return l.finish(*e.Ended, false)
 	}
 	return l, nil
 }
 
-// over is the end of the supervisor. If it did not say how its ranks ended, nobody knows.
+// over is the end of the supervisor. If it did not say how its ranks ended, nobody knows;
+// if it did not say that nothing is left of them, that is looked for.
 func (l life) over(end *job.StepEnd, now time.Time) (life, []any) {
 	l.gone = true
+	if l.phase == ended && l.clean {
+		return l, l.discard()
+	}
 	if l.phase == ended {
 		return l, append([]any{destroyDo{}}, l.discard()...)
 	}

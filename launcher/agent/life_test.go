@@ -33,6 +33,7 @@ func TestLife(t *testing.T) {
 	begun := control.Event{Started: &control.Started{At: 5}}
 	ready := control.Event{Prepared: &control.Prepared{Image: "sha256:1", Port: 7}}
 	over := control.Event{Ended: &job.StepEnd{Key: key(), Node: "n1", Start: 5, End: 9}}
+	left := control.Event{Ended: over.Ended, Left: "processes [7]"}
 	born := prepareIn{spec: &job.StepSpec{}, patience: time.Minute}
 	for _, c := range []struct {
 		name string
@@ -46,14 +47,20 @@ func TestLife(t *testing.T) {
 		{"start too early", []any{born, startIn{}}, nil},
 		{"start twice", []any{born, eventIn{ready}, startIn{}, eventIn{begun}, startIn{}}, []string{"AgentMessage_Prepared", "AgentMessage_Started"}},
 		{"ended", []any{born, eventIn{ready}, startIn{}, eventIn{begun}, eventIn{over}}, []string{"AgentMessage_Ended"}},
-		{"ended and gone", []any{born, eventIn{ready}, startIn{}, eventIn{begun}, eventIn{over}, goneIn{}}, []string{"destroyDo"}},
+		{"ended and gone", []any{born, eventIn{ready}, startIn{}, eventIn{begun}, eventIn{over}, goneIn{}}, nil},
+		{"ended, left something and gone", []any{born, eventIn{ready}, startIn{}, eventIn{begun}, eventIn{left}, goneIn{}}, []string{"destroyDo"}},
+		{"adopted, ended while nobody listened", []any{adoptIn{intent: &control.Start{}}, goneIn{over.Ended}}, []string{"destroyDo", "AgentMessage_Ended"}},
 		{"acknowledged", []any{born, eventIn{ready}, startIn{}, eventIn{begun}, eventIn{over}, goneIn{}, ackIn{}}, []string{"discardDo"}},
-		{"gone after", []any{born, eventIn{ready}, startIn{}, eventIn{begun}, eventIn{over}, ackIn{}, goneIn{}}, []string{"destroyDo", "discardDo"}},
+		{"gone after", []any{born, eventIn{ready}, startIn{}, eventIn{begun}, eventIn{over}, ackIn{}, goneIn{}}, []string{"discardDo"}},
 		{"supervisor killed", []any{born, eventIn{ready}, startIn{}, eventIn{begun}, goneIn{}}, []string{"destroyDo", "settleDo", "AgentMessage_Ended"}},
 		{"killed before the start", []any{born, eventIn{ready}, startIn{}, goneIn{}}, []string{"destroyDo", "settleDo", "AgentMessage_Ended"}},
 		{"killed in the prepare", []any{born, goneIn{}}, []string{"destroyDo", "settleDo", "AgentMessage_Ended"}},
 		{"cannot be started", []any{born, failedIn{}}, []string{"destroyDo", "settleDo", "AgentMessage_Ended"}},
 		{"kill", []any{born, killIn{}}, []string{"tellDo"}},
+		{"signal in the prepare", []any{born, signalIn{10, 1}}, []string{"tellDo"}},
+		{"signal before the start", []any{born, eventIn{ready}, signalIn{10, 1}}, []string{"tellDo"}},
+		{"signal is there", []any{born, signalIn{10, 1}, signalledIn{1}}, []string{"AgentMessage_Signalled"}},
+		{"signal after the end", []any{born, eventIn{over}, signalIn{10, 1}}, nil},
 		{"kill what is over", []any{foundIn{job.StepEnd{}}, killIn{}}, []string{"AgentMessage_Ended"}},
 		{"found", []any{foundIn{job.StepEnd{}}}, nil},
 		{"found and acknowledged", []any{foundIn{job.StepEnd{}}, ackIn{}}, []string{"discardDo"}},
@@ -97,6 +104,42 @@ func TestDeadlines(t *testing.T) {
 	after(0, goneIn{})
 	if f := l.end.Fault; f == nil || !f.Node || f.Cause != `no progress for 1m0s in its phase "pull"` {
 		t.Errorf("fault %+v", f)
+	}
+}
+
+// TestDeadlinesOfAdopted: a prepare that an earlier agent began is ended too when it hangs,
+// and what the controller says again of its spans counts.
+func TestDeadlinesOfAdopted(t *testing.T) {
+	began := time.Unix(1_700_000_000, 0)
+	for _, c := range []struct {
+		name  string
+		again []any // before it hangs
+		alive bool  // it makes progress
+		after time.Duration
+	}{
+		{"without progress", nil, false, 2 * time.Minute},
+		{"for too long", nil, true, time.Hour},
+		{"sent again", []any{prepareIn{spec: &job.StepSpec{}, patience: 5 * time.Second}}, false, 5 * time.Second},
+		{"sent again, for too long", []any{prepareIn{spec: &job.StepSpec{}, patience: time.Hour, total: time.Minute}}, true, time.Minute},
+	} {
+		l, _ := life{key: key(), node: "n1"}.step(adoptIn{}, began)
+		for _, in := range c.again {
+			l, _ = l.step(in, began)
+		}
+		var todo []any
+		passed := time.Duration(0)
+		for ; passed < 2*time.Hour && todo == nil; passed += time.Second {
+			if c.alive {
+				l, _ = l.step(eventIn{control.Event{Progress: &control.Progress{Phase: "pull"}}}, began.Add(passed))
+			}
+			l, todo = l.step(tickIn{}, began.Add(passed))
+		}
+		if got := names(todo); !reflect.DeepEqual(got, []string{"tellDo"}) || passed < c.after || passed > c.after+3*time.Second {
+			t.Errorf("%s: after %s %v, want that it is told to end after %s", c.name, passed, got, c.after)
+		}
+		if l.fault == nil || !l.fault.Node {
+			t.Errorf("%s: fault %+v", c.name, l.fault)
+		}
 	}
 }
 
@@ -163,7 +206,8 @@ func randomInput(t *rapid.T) any {
 		prepareIn{spec: &job.StepSpec{}, patience: time.Minute},
 		startIn{},
 		renewIn{time.Second},
-		signalIn{15},
+		signalIn{15, 7},
+		signalledIn{7},
 		killIn{},
 		killIn{fault: &fault},
 		ackIn{},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -79,10 +80,7 @@ func marked(prefix string, keep keeper) []int {
 // markerOf is the marker in the environment with which a process was started; empty: it
 // has none, or has ended. Others' processes cannot be looked at, and have none of ours.
 func markerOf(pid int) string {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	if err != nil {
-		return ""
-	}
+	b := environOf(pid)
 	for v := range bytes.SplitSeq(b, []byte{0}) {
 		if m, ok := bytes.CutPrefix(v, []byte(control.Marker+"=")); ok {
 			if _, state, err := statOf(pid); err != nil || state == 'Z' || state == 'X' {
@@ -92,6 +90,32 @@ func markerOf(pid int) string {
 		}
 	}
 	return ""
+}
+
+// maxEnviron bounds what is read of an environment, of which a kernel allows far less.
+const maxEnviron = 64 << 20
+
+// environOf is the environment with which a process was started. All processes of the machine
+// are looked at for each step that ends, so this makes no more calls than it must: os.ReadFile
+// makes twice as many.
+func environOf(pid int) []byte {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/environ", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = unix.Close(fd) }()
+	b := make([]byte, 0, 8<<10)
+	for len(b) < maxEnviron {
+		n, err := unix.Read(fd, b[len(b):cap(b)])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return b
+		}
+		b = slices.Grow(b[:len(b)+n], 4<<10)
+	}
+	return b
 }
 
 // kill ends the processes whose marker begins with prefix, but for those to be kept, again
@@ -117,7 +141,9 @@ func kill(prefix string, keep keeper, patience time.Duration) []int {
 func killMarked(pid int, prefix string) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // before Linux 5.3, or by a filter
-		_ = unix.Kill(pid, unix.SIGKILL)
+		if strings.HasPrefix(markerOf(pid), prefix) {
+			_ = unix.Kill(pid, unix.SIGKILL) // it may have ended, just now
+		}
 		return
 	}
 	if err != nil {

@@ -27,6 +27,12 @@ func (l life) sayStarted() sayDo {
 	}}}}
 }
 
+func (l life) saySignalled(id uint64) sayDo {
+	return sayDo{&wire.AgentMessage{Message: &wire.AgentMessage_Signalled{Signalled: &wire.Signalled{
+		Key: wire.KeyOf(l.key), Id: id,
+	}}}}
+}
+
 func (l life) sayEnded() sayDo { return sayEnd(l.end) }
 
 func sayEnd(end job.StepEnd) sayDo {

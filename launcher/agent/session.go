@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/wire"
 	"github.com/gangway-hpc/gangway/launcher/control"
@@ -19,14 +21,21 @@ import (
 // maxMessage bounds a message: a program's environment and script travel in one.
 const maxMessage = 64 << 20
 
-// session keeps one to the controller, for ever.
-func (a *Agent) session(ctx context.Context) {
+// session keeps one to the controller, until ctx ends or they do not understand each
+// other.
+func (a *Agent) session(ctx context.Context) error {
 	said := ""
 	for pause := 10 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
 		began := time.Now()
 		err := a.oneSession(ctx)
 		if ctx.Err() != nil {
-			return
+			return nil
+		}
+		if status.Code(err) == codes.Unimplemented {
+			return &fault.Error{
+				What: fmt.Errorf("register node %s: %s", a.Node.Name, status.Convert(err).Message()),
+				Hint: "use daemons of one release: install it, and start the cluster again; what runs goes on",
+			}
 		}
 		if time.Since(began) > time.Second {
 			pause, said = 10*time.Millisecond, ""
@@ -40,11 +49,13 @@ func (a *Agent) session(ctx context.Context) {
 		case <-time.After(pause):
 		}
 	}
+	return nil
 }
 
 func (a *Agent) oneSession(ctx context.Context) error {
-	conn, err := grpc.NewClient("unix:"+a.Wire, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+	target, options := a.reach()
+	conn, err := grpc.NewClient(target, append(options, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))...)
 	if err != nil {
 		return err
 	}
@@ -87,10 +98,11 @@ func (a *Agent) oneSession(ctx context.Context) error {
 
 // hello says who this is and what it has.
 func (a *Agent) hello() *wire.Hello {
+	address, socket := a.where()
 	h := &wire.Hello{
 		Protocol: wire.Protocol, Version: a.Version, Cluster: a.Name, Node: a.Node.Name, BootId: a.boot,
 		Instance: a.instance, Epoch: a.epoch, Hardware: mustJSON(a.Node), Declared: a.Declared,
-		Address: a.Node.Addr, Socket: "unix:" + a.Socket, Images: a.images.list(), Pid: int32(os.Getpid()),
+		Address: address, Socket: socket, Images: a.images.list(), Pid: int32(os.Getpid()),
 	}
 	for key, held := range a.steps {
 		h.Steps = append(h.Steps, &wire.StepState{Key: wire.KeyOf(key), Phase: held.state()})
@@ -117,7 +129,7 @@ func (a *Agent) message(ctx context.Context, m *wire.ControllerMessage) {
 		}
 	case *wire.ControllerMessage_Signal:
 		if a.seen(ctx, m.Signal.Epoch) {
-			a.known(m.Signal.Key, signalIn{int(m.Signal.Signal)})
+			a.known(m.Signal.Key, signalIn{int(m.Signal.Signal), m.Signal.Id})
 		}
 	case *wire.ControllerMessage_Kill:
 		if a.seen(ctx, m.Kill.Epoch) {
@@ -129,7 +141,7 @@ func (a *Agent) message(ctx context.Context, m *wire.ControllerMessage) {
 		}
 	case *wire.ControllerMessage_Release:
 		if a.seen(ctx, m.Release.Epoch) {
-			a.release(ctx, release{job.ID(m.Release.Job), int(m.Release.Attempt)})
+			a.release(release{job.ID(m.Release.Job), int(m.Release.Attempt)})
 		}
 	case *wire.ControllerMessage_Precache:
 		go a.precache(ctx, m.Precache)
@@ -182,6 +194,9 @@ func (a *Agent) prepare(ctx context.Context, m *wire.Prepare) {
 	if err := json.Unmarshal(m.Spec, &spec); err != nil {
 		a.happen(h, failedIn{job.Fault{What: fmt.Sprintf("read step %s", key), Cause: err.Error()}})
 		return
+	}
+	if a.Hosts != nil {
+		spec.Controller = a.Hosts.Public
 	}
 	a.happen(h, prepareIn{&spec, ms(m.LeaseMs), ms(m.ProgressMs), ms(m.TotalMs)})
 }

@@ -31,6 +31,7 @@ type supervisor struct {
 	marker  string
 	gangway string
 	environ []string
+	orphans *Orphans
 	post    func(any)
 	log     *slog.Logger
 	todo    *queue[any]
@@ -90,7 +91,9 @@ func (s *supervisor) do(ctx context.Context, do any) (last bool) {
 		}
 		s.tell(control.Request{Start: &do.start})
 	case tellDo:
-		s.tell(do.request)
+		if told := s.tell(do.request); told && do.request.SignalID != 0 {
+			s.post(signalledIn{do.request.SignalID})
+		}
 	case settleDo:
 		s.settle(do)
 	case forgetDo:
@@ -106,20 +109,23 @@ func (s *supervisor) do(ctx context.Context, do any) (last bool) {
 
 func (s *supervisor) file(name string) string { return filepath.Join(s.dir, name) }
 
-// tell sends a request. If the supervisor is gone, that is found out elsewhere.
-func (s *supervisor) tell(r control.Request) {
+// tell sends a request, and says whether it could. If the supervisor is gone, that is found
+// out elsewhere.
+func (s *supervisor) tell(r control.Request) bool {
 	if s.conn == nil {
-		return
+		return false
 	}
 	if err := s.conn.Send(r); err != nil {
 		s.log.Warn("supervisor cannot be told", "step", s.key, "err", err)
+		return false
 	}
+	return true
 }
 
 // launch starts the process in a session of its own, so that no terminal's signal and no
 // end of this process is its end.
 func (s *supervisor) launch(ctx context.Context, do launchDo) error {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+	if err := os.Mkdir(s.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	if err := writePlain(s.file(control.SpecFile), do.spec); err != nil {
@@ -130,12 +136,17 @@ func (s *supervisor) launch(ctx context.Context, do launchDo) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(s.gangway, "step", "--node", s.node, "--lease", strconv.FormatInt(do.lease.Milliseconds(), 10), s.dir)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
+	ours, theirs, err := control.Pair()
+	if err != nil {
+		return err
+	}
+	defer theirs.Close()
+	cmd := exec.Command(s.gangway, "step", "--node", s.node, "--lease", strconv.FormatInt(do.lease.Milliseconds(), 10), "--agent", "3", s.dir)
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = s.dir, log, log, []*os.File{theirs}
 	cmd.Env = slices.Concat(s.environ, []string{control.Marker + "=" + s.marker})
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		return err
+	if err := s.orphans.Start(cmd); err != nil {
+		return errors.Join(err, ours.Close())
 	}
 	p, err := processOf(cmd.Process.Pid)
 	if err == nil {
@@ -143,15 +154,17 @@ func (s *supervisor) launch(ctx context.Context, do launchDo) error {
 	}
 	if err != nil {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		return err
+		_ = s.orphans.Wait(cmd)
+		return errors.Join(err, ours.Close())
 	}
 	exited := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // what it has to say is in end.json
+		_ = s.orphans.Wait(cmd) // what it has to say is in end.json
 		close(exited)
 	}()
-	s.connect(ctx, exited)
+	if !s.watch(ctx, ours, exited) {
+		s.connect(ctx, exited) // finds out why
+	}
 	return nil
 }
 
@@ -172,17 +185,22 @@ func (s *supervisor) adopt(ctx context.Context) {
 	s.connect(ctx, exited)
 }
 
-// connect waits for the socket and asks for all events.
+// watch asks for all events over a connection, and says whether that can be.
+func (s *supervisor) watch(ctx context.Context, c *control.Conn, exited <-chan struct{}) bool {
+	if err := c.Send(control.Request{Watch: true}); err != nil {
+		_ = c.Close() // it is of no use
+		return false
+	}
+	s.conn = c
+	go s.listen(ctx, c, exited)
+	return true
+}
+
+// connect waits for the socket of a supervisor that is there already.
 func (s *supervisor) connect(ctx context.Context, exited <-chan struct{}) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		c, err := control.Dial(s.dir)
-		if err == nil {
-			if err = c.Send(control.Request{Watch: true}); err == nil {
-				s.conn = c
-				go s.listen(ctx, c, exited)
-				return
-			}
-			_ = c.Close()
+		if c, err := control.Dial(s.dir); err == nil && s.watch(ctx, c, exited) {
+			return
 		}
 		select {
 		case <-exited:
@@ -240,16 +258,14 @@ func writeJSON(ctx context.Context, name string, v any) error {
 	})
 }
 
-// writePlain writes a file that means nothing after a crash of the machine.
+// writePlain writes a file that means nothing after a crash of the machine, and that is read
+// only by who was started after it, or can do without.
 func writePlain(name string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(name+".tmp", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(name+".tmp", name)
+	return os.WriteFile(name, b, 0o600)
 }
 
 func readJSON[T any](name string) (T, error) {
@@ -275,10 +291,10 @@ func Basic(environ []string) []string {
 	return all
 }
 
-// pid is the number of the supervising process; 0: not known.
+// pid is the number of the supervising process; 0: it is not known, or another's by now.
 func (s *supervisor) pid() int {
 	p, err := readJSON[process](s.file(control.PIDFile))
-	if err != nil {
+	if err != nil || !p.alive() {
 		return 0
 	}
 	return p.PID

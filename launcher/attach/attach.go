@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/gangway-hpc/gangway/internal/api"
@@ -39,8 +40,8 @@ type Config struct {
 
 	// Output gets what a rank wrote. Its error ends the session.
 	Output func(rank int, stream stdio.Type, data []byte) error
-	// Lost says that bytes of a rank's stream are gone; nil: it is of no interest.
-	Lost func(rank int, stream stdio.Type, count uint64)
+	// Lost says that bytes of a rank's stream are gone, and why; nil: it is of no interest.
+	Lost func(rank int, stream stdio.Type, count uint64, why stdio.Reason)
 	// RankExit and StepEnd say how a rank, and the step on a node, ended; once each.
 	RankExit func(end job.RankEnd)
 	StepEnd  func(end *job.StepEnd)
@@ -55,6 +56,7 @@ type Session struct {
 	input  *input
 	stop   context.CancelCauseFunc
 	group  sync.WaitGroup
+	moved  atomic.Uint64 // counts what Output took
 
 	mu  sync.Mutex // of the functions of config, and what follows
 	err error
@@ -162,13 +164,13 @@ func (s *Session) deliver(n *node, f stdio.Frame) (more bool, err error) {
 	case stdio.Stdout, stdio.Stderr:
 		return true, s.output(n, f)
 	case stdio.Gap:
-		stream, count, err := f.Lost()
+		stream, count, why, err := f.Lost()
 		if err != nil {
 			return false, err
 		}
 		n.advance(int(f.Rank), stream, f.Offset+count)
 		if s.config.Lost != nil {
-			s.config.Lost(int(f.Rank), stream, count)
+			s.config.Lost(int(f.Rank), stream, count, why)
 		}
 	case stdio.Taken:
 		s.input.taken(n, f.Offset)
@@ -190,12 +192,62 @@ func (s *Session) deliver(n *node, f stdio.Frame) (more bool, err error) {
 		if err := json.Unmarshal(f.Data, &end); err != nil {
 			return false, fmt.Errorf("read end of step: %w", err)
 		}
-		n.ended = true
-		s.config.StepEnd(&end)
+		s.settle(n, &end)
 		return false, nil
 	}
 	return true, nil
 }
+
+// settle takes the end of the step on a node. What its ranks wrote and did not come is lost: the
+// end may come from elsewhere than from where their output was.
+func (s *Session) settle(n *node, end *job.StepEnd) {
+	for i := range end.Ranks {
+		e := &end.Ranks[i]
+		if s.config.Exec != nil {
+			break // they are not its
+		}
+		for _, o := range []stdio.Offset{{Rank: e.Rank, Stream: stdio.Stdout, Offset: e.Out}, {Rank: e.Rank, Stream: stdio.Stderr, Offset: e.Err}} {
+			had := n.had(o.Rank, o.Stream)
+			if o.Offset <= had || len(s.config.Hello.Ranks) > 0 && !slices.Contains(s.config.Hello.Ranks, o.Rank) {
+				continue
+			}
+			n.advance(o.Rank, o.Stream, o.Offset)
+			if s.config.Lost != nil {
+				s.config.Lost(o.Rank, o.Stream, o.Offset-had, stdio.NotThere)
+			}
+		}
+		if !n.exited[e.Rank] {
+			n.exited[e.Rank] = true
+			s.config.RankExit(*e)
+		}
+	}
+	n.ended = true
+	s.config.StepEnd(end)
+}
+
+// Settle takes, after Wait, the ends of the step on nodes of which the session has not heard it,
+// from who knows them.
+func (s *Session) Settle(ends []job.StepEnd) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range ends {
+		for _, n := range s.nodes {
+			if n.name == ends[i].Node && !n.ended {
+				s.settle(n, &ends[i])
+			}
+		}
+	}
+}
+
+// Whole says, after Wait, whether the end of the step was heard from all nodes.
+func (s *Session) Whole() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !slices.ContainsFunc(s.nodes, func(n *node) bool { return !n.ended })
+}
+
+// maxOutput bounds what Output gets at once, so that slow output is seen to go on.
+const maxOutput = 4 << 10
 
 // output hands on what is new of a frame of output.
 func (s *Session) output(n *node, f stdio.Frame) error {
@@ -203,11 +255,12 @@ func (s *Session) output(n *node, f stdio.Frame) error {
 	if had := n.had(int(f.Rank), f.Type); f.Offset < had {
 		data = data[min(uint64(len(data)), had-f.Offset):]
 	}
-	if len(data) > 0 {
-		if err := s.config.Output(int(f.Rank), f.Type, data); err != nil {
+	for part := range slices.Chunk(data, maxOutput) {
+		if err := s.config.Output(int(f.Rank), f.Type, part); err != nil {
 			s.fail(err)
 			return err
 		}
+		s.moved.Add(1)
 	}
 	n.advance(int(f.Rank), f.Type, f.Offset+uint64(len(f.Data)))
 	return nil

@@ -184,6 +184,53 @@ func TestOutputFails(t *testing.T) {
 	}
 }
 
+// TestReading: as long as output is handed on, however slowly and of whichever node, all nodes
+// are told; and not any more when it stands.
+func TestReading(t *testing.T) {
+	t.Parallel()
+	told := make(chan struct{}, 100)
+	quiet := agent(t, func(_ int, c net.Conn, r *bufio.Reader, _ control.Request) {
+		for frames := stdio.NewReader(r); ; {
+			f, err := frames.Next()
+			if err != nil {
+				return
+			}
+			if f.Type == stdio.Reading {
+				told <- struct{}{}
+			}
+		}
+	})
+	loud := agent(t, func(_ int, c net.Conn, r *bufio.Reader, _ control.Request) {
+		_ = stdio.Write(c, stdio.Frame{Type: stdio.Stdout, Data: make([]byte, 128<<10)})
+		_, _ = io.Copy(io.Discard, r)
+	})
+	parts, stand := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	s := attach.Open(ctx, attach.Config{
+		Step: step(quiet, loud), Hello: stdio.Hello{Primary: true, Follow: true},
+		Output: func(int, stdio.Type, []byte) error {
+			select {
+			case parts <- struct{}{}:
+			case <-stand:
+			}
+			return nil
+		},
+		RankExit: func(job.RankEnd) {}, StepEnd: func(*job.StepEnd) {},
+	})
+	for range 3 { // of 32 parts
+		<-parts
+		<-told
+	}
+	select {
+	case <-told:
+		t.Error("it reads though its output stands")
+	case <-time.After(time.Second):
+	}
+	close(stand)
+	cancel()
+	_ = s.Wait() // it was stopped
+}
+
 // TestSignals: a signal goes to all nodes, also one that is connected only later.
 func TestSignals(t *testing.T) {
 	t.Parallel()

@@ -22,10 +22,12 @@ type node struct {
 	agent   *api.Client
 	ranks   []int
 
-	// Under the session's lock.
+	// Of run's goroutine alone: a node greets though output of another one stands.
 	offsets map[stdio.Offset]uint64 // by rank and stream
-	exited  map[int]bool
-	ended   bool
+
+	// Under the session's lock.
+	exited map[int]bool
+	ended  bool
 
 	mu         sync.Mutex // of writes
 	conn       net.Conn   // nil: there is none now
@@ -111,6 +113,11 @@ func (n *node) serve(ctx context.Context) (worked bool, err error) {
 	if n.session.config.Exec != nil {
 		n.session.input.taken(n, 0) // a new program has taken nothing
 	}
+	if n.session.config.Hello.Primary {
+		done := make(chan struct{})
+		defer close(done)
+		go n.tellReading(done)
+	}
 	frames := stdio.NewReader(r)
 	for {
 		f, err := frames.Next()
@@ -136,16 +143,35 @@ func (n *node) serve(ctx context.Context) (worked bool, err error) {
 	}
 }
 
+// readingPause is how often it is said that output is read, which supervisors wait for.
+const readingPause = 200 * time.Millisecond
+
+// tellReading tells the supervisor that this process reads, as long as output of any node is
+// handed on: that of this one may have to wait for its turn.
+func (n *node) tellReading(done <-chan struct{}) {
+	t := time.NewTicker(readingPause)
+	defer t.Stop()
+	for last := uint64(0); ; { // what went on before this node was there counts too
+		select {
+		case <-done:
+			return
+		case <-t.C:
+		}
+		if now := n.session.moved.Load(); now != last {
+			last = now
+			n.send(stdio.Frame{Type: stdio.Reading})
+		}
+	}
+}
+
 // greet says what is wanted, and sends what waited for a connection.
 func (n *node) greet(conn net.Conn) error {
 	hello := n.session.config.Hello
-	n.session.mu.Lock()
 	hello.Offsets = nil
 	for key, offset := range n.offsets {
 		key.Offset = offset
 		hello.Offsets = append(hello.Offsets, key)
 	}
-	n.session.mu.Unlock()
 	request := control.Request{}
 	var err error
 	if e := n.session.config.Exec; e != nil {

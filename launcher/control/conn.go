@@ -3,10 +3,13 @@ package control
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // MaxLine bounds a line. The longest is the end of a step with the last lines of all of
@@ -22,6 +25,39 @@ type Conn struct {
 // New makes a Conn of a connection that was accepted.
 func New(c *net.UnixConn) *Conn {
 	return &Conn{UnixConn: c, r: bufio.NewReader(c)}
+}
+
+// Pair makes a connection to a supervisor that is to be started: ours, and a file for its
+// process, to be closed here once that has it. It is there before any socket is, and
+// nobody has to try again and again.
+func Pair() (ours *Conn, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make connection to a step: %w", err)
+	}
+	theirs = os.NewFile(uintptr(fds[1]), "step")
+	c, err := Inherited(fds[0])
+	if err != nil {
+		return nil, nil, errors.Join(err, theirs.Close())
+	}
+	return New(c), theirs, nil
+}
+
+// Inherited is the connection that an open descriptor is, which is closed, and which no
+// program has that is started from now on.
+func Inherited(fd int) (*net.UnixConn, error) {
+	unix.CloseOnExec(fd)
+	f := os.NewFile(uintptr(fd), "agent")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("use connection %d: %w", fd, err)
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("use connection %d: it is no unix socket", fd), c.Close())
+	}
+	return u, nil
 }
 
 // Dial connects to the supervisor whose run directory is dir.

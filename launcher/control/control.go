@@ -29,7 +29,8 @@ const (
 // supervisor's environment and in that of each rank, see [MarkerOf].
 const Marker = "GANGWAY_STEP"
 
-// MarkerOf is the value of the marker: CLUSTER/NODE/, the name of the run directory, and /.
+// MarkerOf is the value of the marker: ID/NODE/, where ID is the cluster's, the name of the run
+// directory, and /.
 func MarkerOf(cluster, node string, k job.StepKey) string {
 	return cluster + "/" + node + "/" + DirOf(k) + "/"
 }
@@ -37,12 +38,19 @@ func MarkerOf(cluster, node string, k job.StepKey) string {
 // Request is a line to the supervisor: one field of it.
 type Request struct {
 	// Watch asks for events: those of the step's present state, then all that come. It is
-	// the first line of the agent's connection, and may come again on another one.
+	// the first line of the agent's connection, which the supervisor is born with, and may
+	// come again on another one.
 	Watch  bool   `json:"watch,omitempty"`
 	Start  *Start `json:"start,omitempty"`
-	Signal int    `json:"signal,omitempty"` // to all ranks
-	Kill   *Kill  `json:"kill,omitempty"`
-	Renew  int64  `json:"renew,omitempty"` // ms that the lease of a prepared step lasts from now
+	Signal int    `json:"signal,omitempty"` // to all ranks and what they started; negative: to them alone
+	// SignalID is of Signal: one that is not higher than the last is a repetition, and not sent
+	// again. 0: it has none.
+	SignalID uint64 `json:"signal_id,omitempty"`
+	Kill     *Kill  `json:"kill,omitempty"`
+	Renew    int64  `json:"renew,omitempty"` // ms that the lease of a prepared step lasts from now
+
+	// Usage asks for an Event with what the ranks have used so far.
+	Usage bool `json:"usage,omitempty"`
 
 	// IO and Exec are the first lines of other connections, made by clients. Package
 	// launcher/stdio has what is in them and what follows.
@@ -70,7 +78,12 @@ type Event struct {
 	Prepared *Prepared    `json:"prepared,omitempty"`
 	Started  *Started     `json:"started,omitempty"`
 	Ended    *job.StepEnd `json:"ended,omitempty"` // end.json is synced by then
-	Refused  string       `json:"refused,omitempty"`
+	// Left is of Ended: processes of the step that could not be ended, for people. Empty
+	// says that the kernel knows of none.
+	Left    string `json:"left,omitempty"`
+	Refused string `json:"refused,omitempty"`
+	// Usage answers Request.Usage: ranks that run, in their order.
+	Usage []job.RankUsage `json:"usage,omitempty"`
 }
 
 // Progress of a prepare, at least one each 10 s while anything goes on.

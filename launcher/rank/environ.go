@@ -26,6 +26,12 @@ type Options struct {
 	Marker string
 	// Cwd is where the ranks start, for PWD; empty: unknown, as in a container.
 	Cwd string
+	// Group is the name of the user's group; empty: unknown.
+	Group string
+	// Binding is how the node's tasks are bound to CPUs.
+	Binding Binding
+	// Near are the CPUs near each of GPUs; nil: not known, or of no use.
+	Near [][]int
 }
 
 // Env is what the ranks of a step on one node are told.
@@ -106,9 +112,10 @@ func (e *Env) Environ(local int) ([]string, error) {
 // Caller is the environment of who submitted the step, without what is another step's.
 func (e *Env) Caller() []string {
 	var all []string
+	bare := e.withoutGPUs()
 	for _, v := range e.Spec.Program.Environ {
 		name, _, _ := strings.Cut(string(v), "=")
-		if !ofOtherStep(name) {
+		if !ofOtherStep(name) && !(bare && slices.Contains(visible(), name)) {
 			all = append(all, string(v))
 		}
 	}
@@ -119,7 +126,8 @@ func (e *Env) Caller() []string {
 func ofOtherStep(name string) bool {
 	switch name {
 	case "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURMD_NODENAME", "SLURM_STEPID",
-		"SLURM_DISTRIBUTION", "SLURM_DIST_PLANESIZE", "SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE", "SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE",
+		"SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE",
+		"SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_VERBOSE",
 		"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE":
 		return true
 	}
@@ -173,6 +181,7 @@ func (e *Env) job(s *set) {
 	s.add("SLURM_JOB_USER", spec.User)
 	s.number("SLURM_JOB_UID", int(spec.UID))
 	s.number("SLURM_JOB_GID", int(spec.GID))
+	s.optional("SLURM_JOB_GROUP", e.Group)
 	s.optional("SLURM_JOB_ACCOUNT", j.Account)
 	s.optional("SLURM_JOB_PARTITION", j.Partition)
 	s.optional("SLURM_JOB_QOS", j.QOS)
@@ -215,22 +224,27 @@ func (e *Env) job(s *set) {
 		}
 	}
 	s.add("SLURM_PRIO_PROCESS", "0")
+	s.optional("SLURM_WORKING_DIR", string(spec.Program.Cwd))
+	if e.Cwd != "" && !e.has("TMPDIR") { // as Slurm's daemon does; in a container it is the image's to say
+		s.add("TMPDIR", "/tmp")
+	}
 	e.addresses(s)
 }
 
 // seconds is a time as Slurm's variables have it.
 func seconds(t job.Time) string { return strconv.FormatInt(int64(t)/1000, 10) }
 
-// addresses say where the node is in the topology.
+// addresses say where the node is in the topology: without switches it is only itself, as by
+// Slurm's topology/flat.
 func (e *Env) addresses(s *set) {
+	address := e.node.Name
 	for i, name := range e.Spec.Job.Nodes {
-		if name != e.node.Name || i >= len(e.Spec.Job.Switches) || e.Spec.Job.Switches[i] == "" {
-			continue
+		if name == e.node.Name && i < len(e.Spec.Job.Switches) && e.Spec.Job.Switches[i] != "" {
+			address = e.Spec.Job.Switches[i]
 		}
-		address := e.Spec.Job.Switches[i]
-		s.add("SLURM_TOPOLOGY_ADDR", address)
-		s.add("SLURM_TOPOLOGY_ADDR_PATTERN", strings.Repeat("switch.", strings.Count(address, "."))+"node")
 	}
+	s.add("SLURM_TOPOLOGY_ADDR", address)
+	s.add("SLURM_TOPOLOGY_ADDR_PATTERN", strings.Repeat("switch.", strings.Count(address, ".")-strings.Count(e.node.Name, "."))+"node")
 }
 
 // step are the variables about the step.
@@ -241,10 +255,9 @@ func (e *Env) step(s *set) {
 		s.add("SLURM_NODELIST", slurm.Fold(j.Nodes))
 		s.number("SLURM_NNODES", len(j.Nodes))
 		s.add("SLURM_TASKS_PER_NODE", RunLength(j.TasksPerNode))
-		if j.Tasks > 0 {
-			s.number("SLURM_NTASKS", j.Tasks)
-			s.number("SLURM_NPROCS", j.Tasks)
-		}
+		tasks := JobTasks(j.Tasks, j.NTasksPerNode, j.TasksPerNode)
+		s.positive("SLURM_NTASKS", tasks)
+		s.positive("SLURM_NPROCS", tasks)
 		s.add("ENVIRONMENT", "BATCH")
 		s.add("HOSTNAME", e.node.Name)
 		cpus = e.node.JobCPUs
@@ -270,15 +283,42 @@ func (e *Env) step(s *set) {
 		s.add("SLURM_TASKS_PER_NODE", perNode)
 		s.positive("SLURM_NTASKS_PER_NODE", spec.TasksPerNode)
 		s.positive("SLURM_CPUS_PER_TASK", spec.CPUsPerTask)
-		if d, err := ParseDistribution(spec.Distribution); err == nil && spec.Distribution != "" {
-			name, size, _ := strings.Cut(d.String(), "=")
-			s.add("SLURM_DISTRIBUTION", name)
-			s.optional("SLURM_DIST_PLANESIZE", size)
-		}
+		s.distribution(spec.Distribution, spec.Tasks, len(names))
 		s.optional("SLURM_LAUNCH_NODE_IPADDR", spec.Nodes[0].Addr)
+		s.add("SLURM_MPI_TYPE", "none")
+		s.add("SRUN_DEBUG", "3") // of srun's levels the one without -v
+		e.Binding.variables(s)
 	}
 	s.positive("SLURM_CPUS_ON_NODE", cpus)
 	s.add("SLURM_UMASK", fmt.Sprintf("%04o", spec.Program.Umask))
+}
+
+// distribution says how tasks were dealt, also where nobody has asked for that.
+func (s *set) distribution(asked string, tasks, nodes int) {
+	d, err := ParseDistribution(asked)
+	if err == nil && asked == "" && tasks <= nodes {
+		d.Kind = Cyclic // which is the same, and what Slurm calls it then
+	}
+	if err != nil {
+		return
+	}
+	name, size, _ := strings.Cut(d.String(), "=")
+	s.add("SLURM_DISTRIBUTION", name)
+	s.optional("SLURM_DIST_PLANESIZE", size)
+}
+
+// JobTasks is how many tasks those are told of who start steps in a job, of the number that
+// was asked for, the number on each node that was, and those that its nodes have. 0: neither was
+// asked for, then nothing is said, as by Slurm.
+func JobTasks(asked, askedPerNode int, perNode []int) int {
+	if asked > 0 || askedPerNode <= 0 {
+		return asked
+	}
+	sum := 0
+	for _, n := range perNode {
+		sum += n
+	}
+	return sum
 }
 
 // limits are the resource limits that are handed on.

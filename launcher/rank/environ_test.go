@@ -71,7 +71,7 @@ func check(t *testing.T, got map[string]string, want string) {
 // TestStepEnvironment is what Slurm's documents say of tasks of srun, and what PyTorch's say.
 // A name without "=" is not set.
 func TestStepEnvironment(t *testing.T) {
-	o := rank.Options{Spec: step(), Node: 1, MasterAddr: "10.0.0.1", MasterPort: 20001, GPUs: []string{"0", "1", "2", "3"}, Cluster: "unix:/run/c.sock", Marker: "GANGWAY_STEP=x", Cwd: "/work"}
+	o := rank.Options{Spec: step(), Node: 1, MasterAddr: "10.0.0.1", MasterPort: 20001, GPUs: []string{"0", "1", "2", "3"}, Cluster: "unix:/run/c.sock", Marker: "GANGWAY_STEP=x", Cwd: "/work", Group: "staff", Binding: rank.Binding{CPUs: [][]int{{0}, {1, 2}}}}
 	got := environ(t, o, 1)
 	check(t, got, `
 		HOME=/home/ann SLURM_JOB_ID=128 SLURM_JOBID=128 SLURM_JOB_NAME=train SLURM_JOB_USER=ann SLURM_JOB_UID=1000 SLURM_JOB_GID=100
@@ -83,6 +83,8 @@ func TestStepEnvironment(t *testing.T) {
 		SLURM_STEP_ID=2 SLURM_STEPID=2 SLURM_STEP_NODELIST=gpu-[001-002] SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=6 SLURM_STEP_TASKS_PER_NODE=4,2
 		SLURM_DISTRIBUTION=plane SLURM_DIST_PLANESIZE=2 SLURM_NODEID=1 SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_GTIDS=2,3 SLURMD_NODENAME=gpu-002
 		SLURM_CPUS_ON_NODE=8 SLURM_GPUS_ON_NODE=4 SLURM_STEP_GPUS=2,3,4,5 SLURM_JOB_GPUS SLURM_GPUS_PER_NODE=h100:4 CUDA_VISIBLE_DEVICES=0,1,2,3
+		ROCR_VISIBLE_DEVICES=0,1,2,3 GPU_DEVICE_ORDINAL=0,1,2,3 ZE_AFFINITY_MASK=0,1,2,3 SLURM_JOB_GROUP=staff TMPDIR=/tmp SLURM_MPI_TYPE=none SRUN_DEBUG=3
+		SLURM_CPU_BIND=quiet,mask_cpu:0x1,0x6 SLURM_CPU_BIND_TYPE=mask_cpu: SLURM_CPU_BIND_LIST=0x1,0x6 SLURM_CPU_BIND_VERBOSE=quiet
 		SLURM_TOPOLOGY_ADDR=spine1.leaf1.gpu-002 SLURM_TOPOLOGY_ADDR_PATTERN=switch.switch.node SLURM_UMASK=0027
 		SLURM_RLIMIT_NOFILE=1024 SLURM_RLIMIT_CORE=-1 SLURM_RLIMIT_AS SLURM_LAUNCH_NODE_IPADDR=10.0.0.1
 		RANK=3 LOCAL_RANK=1 WORLD_SIZE=6 LOCAL_WORLD_SIZE=2 NODE_RANK=1 MASTER_ADDR=10.0.0.1 MASTER_PORT=20001
@@ -108,8 +110,32 @@ func TestBatchEnvironment(t *testing.T) {
 		SLURM_RESTART_COUNT=1 SLURM_ARRAY_JOB_ID=120 SLURM_ARRAY_TASK_ID=8 SLURM_ARRAY_TASK_COUNT=10 SLURM_ARRAY_TASK_MIN=0
 		SLURM_ARRAY_TASK_MAX=9 SLURM_ARRAY_TASK_STEP=1 SLURM_CPUS_PER_TASK=8 ENVIRONMENT=BATCH HOSTNAME=gpu-001 CUDA_VISIBLE_DEVICES=2,3,4,5
 		RANK WORLD_SIZE MASTER_ADDR MASTER_PORT LOCAL_RANK GANGWAY_CLUSTER`)
-	s.Job.Tasks = 0
-	check(t, environ(t, rank.Options{Spec: s}, 0), "SLURM_NTASKS SLURM_NPROCS CUDA_VISIBLE_DEVICES")
+	s.Nodes[0].Name, s.Job.Switches = "gpu-009", nil
+	s.Program.Environ = append(s.Program.Environ, []byte("TMPDIR=/scratch"), []byte("SLURM_CPU_BIND=quiet,none"))
+	check(t, environ(t, rank.Options{Spec: s, GPUs: []string{"MIG-1"}}, 0), `
+		SLURM_TOPOLOGY_ADDR=gpu-009 SLURM_TOPOLOGY_ADDR_PATTERN=node TMPDIR=/scratch SLURM_CPU_BIND SLURM_CPU_BIND_TYPE SLURM_MPI_TYPE
+		CUDA_VISIBLE_DEVICES=MIG-1 ROCR_VISIBLE_DEVICES`)
+	check(t, environ(t, rank.Options{Spec: step()}, 0), "TMPDIR PWD") // in a container
+	s.Job.Tasks = 0                                                   // --ntasks-per-node alone says how many there are
+	check(t, environ(t, rank.Options{Spec: s}, 0), "SLURM_NTASKS=10 SLURM_NPROCS=10 SLURM_NTASKS_PER_NODE=4 CUDA_VISIBLE_DEVICES")
+	s.Job.NTasksPerNode = 0
+	check(t, environ(t, rank.Options{Spec: s}, 0), "SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE")
+}
+
+// TestStepWithoutGPUs: a step with --gres=none is not told of the GPUs of its job, whose
+// script was. In a job without GPUs what the caller has set is his.
+func TestStepWithoutGPUs(t *testing.T) {
+	inherited := [][]byte{
+		[]byte("CUDA_VISIBLE_DEVICES=0,1"), []byte("ROCR_VISIBLE_DEVICES=0,1"), []byte("GPU_DEVICE_ORDINAL=0,1"), []byte("ZE_AFFINITY_MASK=0,1"),
+		[]byte("SLURM_STEP_GPUS=2,3"), []byte("SLURM_GPUS_ON_NODE=2"), []byte("SLURM_JOB_GPUS=2,3"),
+	}
+	const told = "CUDA_VISIBLE_DEVICES=0,1 ROCR_VISIBLE_DEVICES=0,1 GPU_DEVICE_ORDINAL=0,1 ZE_AFFINITY_MASK=0,1 SLURM_STEP_GPUS SLURM_GPUS_ON_NODE SLURM_JOB_GPUS=2,3"
+	s := step()
+	s.Program.Environ = inherited
+	s.Nodes[0].Devices = nil
+	check(t, environ(t, rank.Options{Spec: s}, 0), "CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK SLURM_STEP_GPUS SLURM_GPUS_ON_NODE SLURM_JOB_GPUS=2,3")
+	s.Nodes[0].JobDevices = nil
+	check(t, environ(t, rank.Options{Spec: s}, 0), told)
 }
 
 // TestMemory: in the unit in which it was asked for.
@@ -136,7 +162,11 @@ func TestGPUs(t *testing.T) {
 		{0, "verbose,single:2", "0 0 1 1"},
 		{0, "map_gpu:3,2,1,0", "3 2 1 0"},
 		{0, "map_gpu:1*2,0", "1 1 0 1"},
-		{2, "", "0,1,2,3 0,1,2,3 0,1,2,3 0,1,2,3"}, // more than there are: all
+		{0, "map:2", "2 2 2 2"},
+		{0, "mask_gpu:0x3,0xc", "0,1 2,3 0,1 2,3"},
+		{0, "mask_gpu:0x1,3,c*2", "0 0,1 2,3 2,3"},
+		{0, "mask:10", "0,1,2,3 0,1,2,3 0,1,2,3 0,1,2,3"}, // none of them
+		{2, "", "0,1,2,3 0,1,2,3 0,1,2,3 0,1,2,3"},        // more than there are: all
 		{0, "closest", "0,1,2,3 0,1,2,3 0,1,2,3 0,1,2,3"},
 		{0, "map_gpu:9", "0,1,2,3 0,1,2,3 0,1,2,3 0,1,2,3"},
 	} {
@@ -149,6 +179,34 @@ func TestGPUs(t *testing.T) {
 		if strings.Join(got, " ") != test.want {
 			t.Errorf("%d %q: %q, want %s", test.perTask, test.bind, got, test.want)
 		}
+	}
+	near, bound := [][]int{{0, 1}, {0, 1}, {2, 3}, {2, 3}}, rank.Binding{CPUs: [][]int{{0}, {1, 2}, {3}, {7}}}
+	for _, test := range []struct {
+		bind string
+		near [][]int
+		b    rank.Binding
+		want string
+		note string
+	}{
+		{"closest", near, bound, "0,1 0,1,2,3 2,3 0,1,2,3", ""},
+		{"verbose,closest", near, bound, "0,1 0,1,2,3 2,3 0,1,2,3", ""},
+		{"closest", nil, bound, "0,1,2,3 0,1,2,3 0,1,2,3 0,1,2,3", "the machine does not say"},
+		{"closest", near, rank.Binding{}, "0,1,2,3 0,1,2,3 0,1,2,3 0,1,2,3", "tasks are not bound"},
+		{"none", near, bound, "0,1,2,3 0,1,2,3 0,1,2,3 0,1,2,3", ""},
+	} {
+		s := step()
+		s.GPUsPerTask, s.GPUBind = 0, test.bind
+		var got []string
+		for local := range 4 {
+			got = append(got, environ(t, rank.Options{Spec: s, GPUs: []string{"0", "1", "2", "3"}, Near: test.near, Binding: test.b}, local)["CUDA_VISIBLE_DEVICES"])
+		}
+		note := rank.NotBound(test.bind, 4, test.b, test.near)
+		if strings.Join(got, " ") != test.want || (note == "") != (test.note == "") || !strings.Contains(note, test.note) {
+			t.Errorf("%q: %q, want %s; %q", test.bind, got, test.want, note)
+		}
+	}
+	if note := rank.NotBound("closest", 0, rank.Binding{}, nil); note != "" {
+		t.Errorf("without GPUs: %s", note)
 	}
 	if got := rank.Indices([]job.Devices{{Name: "gpu", Type: "a", Mask: 1 << 63}, {Name: "nic", Mask: 2}, {Name: "gpu", Type: "b", Mask: 1}}, "gpu"); !slices.Equal(got, []int{0, 63}) {
 		t.Errorf("%v", got)

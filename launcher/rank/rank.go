@@ -10,16 +10,22 @@
 package rank
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 )
 
-// Distribution is how ranks are dealt to nodes.
+// Distribution is how ranks are dealt to nodes, and then to the sockets of each.
 type Distribution struct {
 	Kind  Kind
 	Plane int // of Plane: so many at a time
+	// Pack takes as few nodes as do; with Block they are filled, one after the other.
+	Pack bool
+	// Sockets is how the tasks of a node are dealt to its sockets where they are bound to CPUs:
+	// block, cyclic or fcyclic; empty: cyclic. Cores is written down only.
+	Sockets, Cores string
 }
 
 // Kind is a way to deal ranks to nodes, in Slurm's words.
@@ -33,48 +39,81 @@ const (
 	Arbitrary             // as a list of hosts says, one for each rank
 )
 
-// ParseDistribution reads --distribution. What follows a colon is about sockets and cores,
-// and is taken as it is; nothing, and "*", is block.
+// ParseDistribution reads --distribution: how tasks are dealt to nodes, to sockets and to
+// cores, with colons between, and behind a comma whether nodes are filled. Nothing, and "*", is
+// block of nodes.
 func ParseDistribution(text string) (Distribution, error) {
-	first, _, _ := strings.Cut(strings.ToLower(text), ":")
-	first, _, _ = strings.Cut(first, ",") // pack, nopack
+	var d Distribution
+	levels, pack, _ := strings.Cut(strings.ToLower(text), ",")
+	if levels == "pack" || levels == "nopack" {
+		levels, pack = "*", levels
+	}
+	d.Pack = pack == "pack"
+	parts := append(strings.Split(levels, ":"), "", "")
+	for i, to := range []*string{&d.Sockets, &d.Cores} {
+		switch word := parts[i+1]; word {
+		case "", "*":
+		case "block", "cyclic", "fcyclic":
+			*to = word
+		default:
+			return Distribution{}, fmt.Errorf("distribution %q: to sockets and cores there are block, cyclic and fcyclic", text)
+		}
+	}
+	first := parts[0]
 	switch first {
-	case "", "*", "block", "pack", "nopack":
-		return Distribution{Kind: Block}, nil
+	case "", "*", "block":
+		return d, nil
 	case "cyclic":
-		return Distribution{Kind: Cyclic}, nil
+		d.Kind = Cyclic
+		return d, nil
 	case "arbitrary":
-		return Distribution{Kind: Arbitrary}, nil
+		d.Kind = Arbitrary
+		return d, nil
 	}
 	if size, ok := strings.CutPrefix(first, "plane="); ok {
 		n, err := strconv.Atoi(size)
 		if err != nil || n < 1 || n > maxTasks {
 			return Distribution{}, fmt.Errorf("distribution %q: a plane is a number of tasks, as in plane=4", text)
 		}
-		return Distribution{Kind: Plane, Plane: n}, nil
+		d.Kind, d.Plane = Plane, n
+		return d, nil
 	}
 	return Distribution{}, fmt.Errorf("distribution %q: there are block, cyclic, plane=N and arbitrary", text)
 }
 
-// String is how people write it.
+// String is how people write it, and SLURM_DISTRIBUTION has it but for the size of a plane.
 func (d Distribution) String() string {
+	text := "block"
 	switch d.Kind {
 	case Cyclic:
-		return "cyclic"
+		text = "cyclic"
 	case Plane:
-		return "plane=" + strconv.Itoa(d.Plane)
+		text = "plane=" + strconv.Itoa(d.Plane)
 	case Arbitrary:
-		return "arbitrary"
+		text = "arbitrary"
 	}
-	return "block"
+	if d.Sockets != "" || d.Cores != "" {
+		text += ":" + cmp.Or(d.Sockets, "*")
+	}
+	if d.Cores != "" {
+		text += ":" + d.Cores
+	}
+	if d.Pack {
+		text += ",pack"
+	}
+	return text
 }
+
+func (d Distribution) packed() bool { return d.Pack && d.Kind == Block }
 
 // maxTasks bounds a step; ranks are numbers of 32 bits for those who read them.
 const maxTasks = 1 << 24
 
 // Counts says how many of a number of tasks each node has, of which each has room for some:
-// one each in turn, as long as there is room; with a plane, that many. Where there is room
-// nowhere, every node has as many more as it needs: to refuse that is not for here.
+// one each in turn, as long as there is room; with a plane, that many, but none goes without
+// as long as there are tasks for all. Packed blocks fill nodes, and the last ones may have
+// none. Where there is room nowhere, every node has as many more as it needs: to refuse
+// that is not for here.
 func Counts(tasks int, room []int, d Distribution) ([]int, error) {
 	if tasks < 0 || tasks > maxTasks {
 		return nil, fmt.Errorf("lay out ranks: %d tasks, at most %d", tasks, maxTasks)
@@ -83,14 +122,21 @@ func Counts(tasks int, room []int, d Distribution) ([]int, error) {
 		return nil, errors.New("lay out ranks: no nodes")
 	}
 	at := 1
-	if d.Kind == Plane {
+	switch {
+	case d.packed():
+		at = maxTasks
+	case d.Kind == Plane:
 		at = max(1, d.Plane)
 	}
 	counts := make([]int, len(room))
-	for left, over := tasks, false; left > 0; {
+	for left, over, first := tasks, false, true; left > 0; first = false {
 		before := left
 		for i := range room {
 			n := min(at, left)
+			if first && !d.packed() {
+				n = min(n, max(1, left-withRoom(room[i+1:]))) // one for each node that comes
+				n = min(n, left)
+			}
 			if !over {
 				n = min(n, max(0, room[i]-counts[i]))
 			}
@@ -100,6 +146,17 @@ func Counts(tasks int, room []int, d Distribution) ([]int, error) {
 		over = left == before
 	}
 	return counts, nil
+}
+
+// withRoom is how many nodes have room.
+func withRoom(room []int) int {
+	n := 0
+	for _, r := range room {
+		if r > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // Deal numbers the tasks of nodes, of which each has some: the result are each node's
@@ -136,7 +193,7 @@ func Deal(counts []int, d Distribution) ([][]int, error) {
 	return all, nil
 }
 
-// DealList deals ranks by a list of hosts, as a file named by SLURM_HOSTFILE has it: rank
+// DealList deals ranks by a list of hosts, which a file named by SLURM_HOSTFILE may have: rank
 // n is on the n-th host of it. Nodes without a rank have none.
 func DealList(nodes, hosts []string) ([][]int, error) {
 	at := map[string]int{}

@@ -106,6 +106,12 @@ func TestSlurmLayouts(t *testing.T) {
 		{8, []int{8, 8}, "plane=3", "[[0 1 2 6 7] [3 4 5]]"},
 		{6, []int{2, 2}, "block", "[[0 1 2] [3 4 5]]"}, // more than there is room for
 		{4, []int{2, 2}, "cyclic:block", "[[0 2] [1 3]]"},
+		{6, []int{4, 4, 4, 4}, "plane=2", "[[0 1] [2 3] [4] [5]]"},
+		{6, []int{4, 4, 4, 4}, "plane=4", "[[0 1 2] [3] [4] [5]]"},
+		{3, []int{4, 4, 4, 4}, "plane=4", "[[0] [1] [2] []]"},
+		{6, []int{4, 4}, "block,Pack", "[[0 1 2 3] [4 5]]"},
+		{6, []int{4, 4}, "cyclic,Pack", "[[0 2 4] [1 3 5]]"},
+		{6, []int{4, 4}, "NoPack", "[[0 1 2] [3 4 5]]"},
 	} {
 		d, err := rank.ParseDistribution(test.dist)
 		if err != nil {
@@ -126,12 +132,24 @@ func TestSlurmLayouts(t *testing.T) {
 	}
 }
 
+// TestDistributionText: as Slurm writes it.
+func TestDistributionText(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "block", "*": "block", "CYCLIC": "cyclic", "block:cyclic": "block:cyclic", "cyclic:fcyclic:block": "cyclic:fcyclic:block", "*:*:cyclic": "block:*:cyclic",
+		"pack": "block,pack", "block,Pack": "block,pack", "block:block,nopack": "block:block", "plane=3": "plane=3", "arbitrary": "arbitrary",
+	} {
+		if d, err := rank.ParseDistribution(text); err != nil || d.String() != want {
+			t.Errorf("%q is %q (%v), want %q", text, d, err, want)
+		}
+	}
+}
+
 // TestBadLayouts are refused.
 func TestBadLayouts(t *testing.T) {
 	if _, err := rank.DealList([]string{"a"}, []string{"b"}); err == nil || !strings.Contains(err.Error(), "host b") {
 		t.Errorf("a host that is not there: %v", err)
 	}
-	for _, text := range []string{"plane", "plane=0", "plane=x", "plane=99999999999", "round", "block2"} {
+	for _, text := range []string{"plane", "plane=0", "plane=x", "plane=99999999999", "round", "block2", "block:round", "block:block:plane=2"} {
 		if d, err := rank.ParseDistribution(text); err == nil {
 			t.Errorf("%s is %v", text, d)
 		}

@@ -15,11 +15,18 @@ const torchrunSwitch = "GANGWAY_TORCHRUN"
 // script of a job has none but the latter: what it starts would inherit them.
 func (e *Env) torch(s *set, local int) {
 	if e.GPUs != nil {
-		var names []string
+		var gpus []string
 		for _, at := range e.share(local) {
-			names = append(names, e.GPUs[at])
+			gpus = append(gpus, e.GPUs[at])
 		}
-		s.add("CUDA_VISIBLE_DEVICES", strings.Join(names, ","))
+		list := strings.Join(gpus, ",")
+		names := visible()
+		if strings.Trim(list, "0123456789,") != "" {
+			names = names[:1]
+		}
+		for _, name := range names {
+			s.add(name, list)
+		}
 	}
 	if e.isBatch() {
 		return

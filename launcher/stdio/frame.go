@@ -7,8 +7,9 @@
 // connection from a [Cursor].
 //
 // A Spool may be used by any number of goroutines, a Reader and a Cursor by one at a time.
-// Nothing here blocks a rank: what nobody fetches is dropped, oldest first, and who comes
-// too late is told how much that was. The package starts nothing and opens no file.
+// A client that reads gets everything, however slowly it does, and ranks wait for it; they do
+// not wait for one that is not there or has stopped reading: then the oldest is dropped, and
+// who comes too late is told how much that was. The package starts nothing and opens no file.
 package stdio
 
 import (
@@ -28,6 +29,7 @@ const (
 	Signal   Type = 3 // to all ranks of the node; Offset is its number
 	WinSize  Type = 4 // of the terminal: rows and columns, two bytes each
 	Ack      Type = 5 // the end was handled: the step may go
+	Reading  Type = 6 // output was handed on since this was said last: what is not taken will be
 )
 
 // The frames of supervisors.
@@ -151,17 +153,28 @@ func (r *Reader) Next() (Frame, error) {
 	return f, nil
 }
 
+// Reason is why output is lost.
+type Reason uint8
+
+// The reasons.
+const (
+	NotRead  Reason = iota // it came faster than it was read
+	NotKept                // its node could not write it down, and it was not read at once
+	NotThere               // its node does not have it any more
+)
+
 // NewGap makes the frame that says that count bytes from offset on are lost.
-func NewGap(rank uint32, stream Type, offset, count uint64) Frame {
-	return Frame{Type: Gap, Rank: rank, Offset: offset, Data: binary.LittleEndian.AppendUint64([]byte{byte(stream)}, count)}
+func NewGap(rank uint32, stream Type, offset, count uint64, why Reason) Frame {
+	data := append(binary.LittleEndian.AppendUint64([]byte{byte(stream)}, count), byte(why))
+	return Frame{Type: Gap, Rank: rank, Offset: offset, Data: data}
 }
 
-// Lost says of which stream a frame of type Gap is, and how many bytes are lost.
-func (f Frame) Lost() (stream Type, count uint64, err error) {
-	if f.Type != Gap || len(f.Data) != 9 || Type(f.Data[0]) != Stdout && Type(f.Data[0]) != Stderr {
-		return 0, 0, fmt.Errorf("read gap: a frame of type %d with %d bytes is none", f.Type, len(f.Data))
+// Lost says of which stream a frame of type Gap is, how many bytes are lost, and why.
+func (f Frame) Lost() (stream Type, count uint64, why Reason, err error) {
+	if f.Type != Gap || len(f.Data) != 10 || Type(f.Data[0]) != Stdout && Type(f.Data[0]) != Stderr {
+		return 0, 0, 0, fmt.Errorf("read gap: a frame of type %d with %d bytes is none", f.Type, len(f.Data))
 	}
-	return Type(f.Data[0]), binary.LittleEndian.Uint64(f.Data[1:]), nil
+	return Type(f.Data[0]), binary.LittleEndian.Uint64(f.Data[1:]), Reason(f.Data[9]), nil
 }
 
 // NewWinSize makes the frame that says how large the client's terminal is.

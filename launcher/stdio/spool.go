@@ -1,11 +1,10 @@
 package stdio
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
+	"time"
 )
 
 // File is what a Spool keeps output in.
@@ -29,29 +28,49 @@ type mark struct {
 // Spool keeps the output of the ranks of a node in a file that is used as a ring: a log of
 // frames as they travel, of which the oldest are overwritten.
 type Spool struct {
-	file  File
-	limit int64
+	patience time.Duration
 
 	mu         sync.Mutex
+	file       File
+	ring       int64 // the file's size
+	limit      int64 // how much is kept; less than ring while the log moves to memory
 	tail, head int64 // of the log, counted from its first byte ever
 	next       map[stream]uint64
 	marks      []mark
 	closed     bool
 	changed    chan struct{}
-	err        error // the file could not be written
+	err        error // the file could not be written: the log is in memory
+
+	primary  *Cursor       // of the client whose step it is; nil: it never came
+	progress time.Time     // when that was last seen to read, or was first waited for
+	waiting  int           // appends that wait for it
+	freed    chan struct{} // closed, and made anew, when it has read
 }
 
-// maxChunk bounds the data of a frame of output.
-const maxChunk = 32 << 10
+const (
+	// maxChunk bounds the data of a frame of output.
+	maxChunk = 32 << 10
+	// memorySize is how much is kept in memory where the file cannot be written.
+	memorySize = 1 << 20
+	// underWay is which part of what is kept was taken by the client but may be in buffers of
+	// connections, from which it is lost when these break: it is kept for a next one.
+	underWay = 16
+)
 
 // NewSpool makes a Spool of a file, of which it uses limit bytes at most, and no less than
-// two frames need.
-func NewSpool(f File, limit int64) *Spool {
-	return &Spool{file: f, limit: max(limit, 2*(HeaderSize+maxChunk)), next: map[stream]uint64{}, changed: make(chan struct{})}
+// two frames need. Where it is full of what the client whose step it is has not taken, Append
+// waits for that client, as long as it was seen to read within patience; then, and until it
+// reads again, the oldest is dropped.
+func NewSpool(f File, limit int64, patience time.Duration) *Spool {
+	limit = max(limit, 2*(HeaderSize+maxChunk))
+	return &Spool{
+		file: f, ring: limit, limit: limit, patience: patience,
+		next: map[stream]uint64{}, changed: make(chan struct{}), freed: make(chan struct{}),
+	}
 }
 
-// Append adds output of a rank. It fails where the file does; what was to be added then is
-// lost as if it had been dropped, and the same error is not returned twice.
+// Append adds output of a rank; that of one stream is to come from one goroutine at a time. It
+// fails, once, where the file does: then less is kept, in memory.
 func (s *Spool) Append(rank uint32, kind Type, data []byte) error {
 	var first error
 	for len(data) > 0 {
@@ -67,40 +86,108 @@ func (s *Spool) Append(rank uint32, kind Type, data []byte) error {
 func (s *Spool) append(rank uint32, kind Type, data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	size := int64(HeaderSize + len(data))
+	s.room(size)
 	if s.closed {
 		return nil
 	}
 	key := stream{rank, kind}
-	offset := s.next[key]
+	frame := Append(make([]byte, 0, size), Frame{Type: kind, Rank: rank, Offset: s.next[key], Data: data})
+	var failed error
+	for {
+		err := s.write(frame, s.head)
+		if err == nil {
+			break
+		}
+		if s.err == nil {
+			s.err = fmt.Errorf("keep output of rank %d: %w", rank, err)
+			failed = s.err
+		}
+		s.toMemory(size)
+		if s.closed {
+			return failed
+		}
+		// Others may have appended meanwhile.
+		frame = Append(frame[:0], Frame{Type: kind, Rank: rank, Offset: s.next[key], Data: data})
+	}
+	if s.primary != nil && s.primary.at >= s.head {
+		s.progress = time.Now() // it had everything: only from now on can it be late
+	}
 	s.next[key] += uint64(len(data))
-	frame := Append(make([]byte, 0, HeaderSize+len(data)), Frame{Type: kind, Rank: rank, Offset: offset, Data: data})
-	err := s.room(int64(len(frame)))
-	if err == nil {
-		err = s.write(frame, s.head)
-	}
-	if err == nil {
-		s.head += int64(len(frame))
-	}
+	s.head += size
 	s.wake()
-	if err != nil && s.err == nil {
-		s.err = fmt.Errorf("keep output of rank %d: %w", rank, err)
-		return s.err
-	}
-	return nil
+	return failed
 }
 
-// room drops the oldest frames until n bytes fit.
-func (s *Spool) room(n int64) error {
-	for s.head+n-s.tail > s.limit {
+// room drops the oldest frames until n bytes fit, once they were taken or nobody takes them.
+// It may let go of s.mu meanwhile.
+func (s *Spool) room(n int64) {
+	for !s.closed && s.head+n-s.tail > s.limit {
 		var head [HeaderSize]byte
 		if err := s.read(head[:], s.tail); err != nil {
-			return err
+			s.tail = s.head // what cannot be read is lost
+			return
 		}
 		_, length := parseHeader(head[:])
-		s.tail += HeaderSize + int64(length)
+		end := s.tail + HeaderSize + int64(length)
+		if left := s.patient(end); left > 0 {
+			s.await(left)
+			continue
+		}
+		s.tail = end
 	}
-	return nil
 }
+
+// patient is how long dropping what is before end is put off, unless something happens.
+func (s *Spool) patient(end int64) time.Duration {
+	switch {
+	case s.primary != nil && end <= s.primary.at-s.limit/underWay:
+		return 0
+	case s.progress.IsZero():
+		s.progress = time.Now() // it is waited for from now on
+	}
+	return s.patience - time.Since(s.progress)
+}
+
+// await waits until the client has read, at most for a time, without s.mu.
+func (s *Spool) await(most time.Duration) {
+	freed := s.freed
+	s.waiting++
+	s.mu.Unlock()
+	t := time.NewTimer(most)
+	select {
+	case <-freed:
+	case <-t.C:
+	}
+	t.Stop()
+	s.mu.Lock()
+	s.waiting--
+}
+
+// toMemory goes on in memory, with as much of the log as there is room for beside n bytes.
+func (s *Spool) toMemory(n int64) {
+	size := min(s.limit, memorySize)
+	s.limit = size
+	s.room(n)
+	if _, is := s.file.(memory); is || s.closed {
+		return
+	}
+	b := make([]byte, s.head-s.tail)
+	if s.read(b, s.tail) != nil {
+		s.tail, b = s.head, nil // what cannot be read is lost
+	}
+	s.file, s.ring = make(memory, size), size
+	_ = s.write(b, s.tail) // memory does not fail
+}
+
+// memory is a File that is none.
+type memory []byte
+
+// WriteAt implements File.
+func (m memory) WriteAt(b []byte, at int64) (int, error) { return copy(m[at:], b), nil }
+
+// ReadAt implements File.
+func (m memory) ReadAt(b []byte, at int64) (int, error) { return copy(b, m[at:]), nil }
 
 // write writes to the ring.
 func (s *Spool) write(b []byte, at int64) error {
@@ -122,8 +209,8 @@ func (s *Spool) read(b []byte, at int64) error {
 
 // pieces calls do with the one or two parts of the file that a part of the log is in.
 func (s *Spool) pieces(b []byte, at int64, do func(b []byte, at int64) error) error {
-	n := min(int64(len(b)), s.limit-at%s.limit)
-	err := do(b[:n], at%s.limit)
+	n := min(int64(len(b)), s.ring-at%s.ring)
+	err := do(b[:n], at%s.ring)
 	if err == nil && n < int64(len(b)) {
 		err = do(b[n:], 0)
 	}
@@ -133,6 +220,13 @@ func (s *Spool) pieces(b []byte, at int64, do func(b []byte, at int64) error) er
 func (s *Spool) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
+}
+
+// Size is how many bytes came of a rank's stream.
+func (s *Spool) Size(rank uint32, kind Type) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.next[stream{rank, kind}]
 }
 
 // Mark adds a frame that is kept, behind all that was appended.
@@ -149,139 +243,6 @@ func (s *Spool) Close() {
 	defer s.mu.Unlock()
 	s.closed = true
 	s.wake()
-}
-
-// Cursor is a place in a Spool.
-type Cursor struct {
-	s      *Spool
-	at     int64
-	marks  int // those before it were returned
-	ranks  []int
-	follow bool
-	want   map[stream]uint64
-	ended  bool
-}
-
-// From is a place from which a client gets what it asks for.
-func (s *Spool) From(h Hello) *Cursor {
-	c := &Cursor{s: s, ranks: h.Ranks, follow: h.Follow, want: map[stream]uint64{}}
-	for _, o := range h.Offsets {
-		c.want[stream{uint32(o.Rank), o.Stream}] = o.Offset
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c.at = s.tail
-	return c
-}
-
-// Next returns frames as they travel, as soon as there are any; they are valid until the
-// next call. The error is io.EOF when nothing more comes, that of ctx, or that of the
-// Spool's file.
-func (c *Cursor) Next(ctx context.Context) ([]byte, error) {
-	for {
-		b, changed, err := c.take()
-		if len(b) > 0 || err != nil {
-			return b, err
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-}
-
-// take returns what there is, at most about one frame of output.
-func (c *Cursor) take() (b []byte, changed <-chan struct{}, err error) {
-	s := c.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c.at = max(c.at, s.tail)
-	for len(b) < maxChunk {
-		for c.marks < len(s.marks) && s.marks[c.marks].at <= c.at {
-			// What is lost of the streams is said before the end of their rank is.
-			b = append(c.lost(b, s.marks[c.marks]), s.marks[c.marks].frame...)
-			c.marks++
-		}
-		if c.at >= s.head {
-			break
-		}
-		if b, err = c.frame(b); err != nil {
-			return nil, nil, err
-		}
-	}
-	if len(b) == 0 && c.at >= s.head && c.marks == len(s.marks) && (s.closed || !c.follow) {
-		if b = c.lost(nil, mark{}); len(b) == 0 || c.ended {
-			return nil, nil, io.EOF
-		}
-		c.ended = true
-	}
-	return b, s.changed, nil
-}
-
-// frame appends the frame at the cursor, as far as the client has it not.
-func (c *Cursor) frame(b []byte) ([]byte, error) {
-	var head [HeaderSize]byte
-	if err := c.s.read(head[:], c.at); err != nil {
-		return nil, fmt.Errorf("read kept output: %w", err)
-	}
-	f, n := parseHeader(head[:])
-	at := c.at + HeaderSize
-	c.at = at + int64(n)
-	key := stream{f.Rank, f.Type}
-	want := c.want[key]
-	if !c.wants(f.Rank) || f.Offset+uint64(n) <= want {
-		return b, nil
-	}
-	if f.Offset > want {
-		b = Append(b, NewGap(f.Rank, f.Type, want, f.Offset-want))
-		want = f.Offset
-	}
-	f.Data = make([]byte, n)
-	if err := c.s.read(f.Data, at); err != nil {
-		return nil, fmt.Errorf("read kept output: %w", err)
-	}
-	f.Data = f.Data[want-f.Offset:]
-	f.Offset = want
-	c.want[key] = want + uint64(len(f.Data))
-	return Append(b, f), nil
-}
-
-func (c *Cursor) wants(rank uint32) bool {
-	return len(c.ranks) == 0 || slices.Contains(c.ranks, int(rank))
-}
-
-// lost appends what is missing of streams up to where they are now, when the client has
-// all that is kept: of the rank whose end a mark is, or of all at the end of everything.
-func (c *Cursor) lost(b []byte, before mark) []byte {
-	if c.at < c.s.head {
-		return b
-	}
-	rank, one := uint32(0), before.frame != nil && Type(before.frame[0]) == RankExit
-	if one {
-		f, _ := parseHeader(before.frame)
-		rank = f.Rank
-	}
-	for _, key := range c.s.streams() {
-		if next, want := c.s.next[key], c.want[key]; next > want && c.wants(key.rank) && (!one || key.rank == rank) {
-			b = Append(b, NewGap(key.rank, key.kind, want, next-want))
-			c.want[key] = next
-		}
-	}
-	return b
-}
-
-// streams are those that have something, in order.
-func (s *Spool) streams() []stream {
-	keys := make([]stream, 0, len(s.next))
-	for key := range s.next {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b stream) int {
-		if a.rank != b.rank {
-			return int(a.rank) - int(b.rank)
-		}
-		return int(a.kind) - int(b.kind)
-	})
-	return keys
+	close(s.freed)
+	s.freed = make(chan struct{})
 }

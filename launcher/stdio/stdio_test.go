@@ -22,7 +22,7 @@ func TestFrames(t *testing.T) {
 	frames := []stdio.Frame{
 		{Type: stdio.Stdout, Rank: 0x01020304, Offset: 0x1122334455667788, Data: []byte("ab")},
 		{Type: stdio.Ack},
-		stdio.NewGap(7, stdio.Stderr, 10, 300),
+		stdio.NewGap(7, stdio.Stderr, 10, 300, stdio.NotKept),
 		stdio.NewWinSize(24, 80),
 	}
 	for _, f := range frames {
@@ -43,14 +43,14 @@ func TestFrames(t *testing.T) {
 	if _, err := r.Next(); err != io.EOF {
 		t.Errorf("after the last: %v", err)
 	}
-	if stream, count, err := frames[2].Lost(); stream != stdio.Stderr || count != 300 || err != nil {
-		t.Errorf("gap: %v %d %v", stream, count, err)
+	if stream, count, why, err := frames[2].Lost(); stream != stdio.Stderr || count != 300 || why != stdio.NotKept || err != nil {
+		t.Errorf("gap: %v %d %v %v", stream, count, why, err)
 	}
 	if rows, columns, err := frames[3].Size(); rows != 24 || columns != 80 || err != nil {
 		t.Errorf("size: %d %d %v", rows, columns, err)
 	}
-	for _, f := range []stdio.Frame{{Type: stdio.Stdout}, {Type: stdio.Gap, Data: make([]byte, 9)}, {Type: stdio.WinSize, Data: []byte{1}}} {
-		if _, _, err := f.Lost(); err == nil {
+	for _, f := range []stdio.Frame{{Type: stdio.Stdout}, {Type: stdio.Gap, Data: make([]byte, 10)}, {Type: stdio.WinSize, Data: []byte{1}}} {
+		if _, _, _, err := f.Lost(); err == nil {
 			t.Errorf("%+v is a gap", f)
 		}
 		if _, _, err := f.Size(); err == nil {
@@ -90,13 +90,14 @@ func newSpool(t testing.TB, limit int64) *stdio.Spool {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
-	return stdio.NewSpool(f, limit)
+	return stdio.NewSpool(f, limit, time.Second)
 }
 
 // client is what somebody has who reads a spool.
 type client struct {
 	streams map[string][]byte // with "?" for each byte that is lost
 	marks   []string
+	why     stdio.Reason // of the last loss
 }
 
 // read reads until the end, n bytes at most of what is there (0: all), and returns where to
@@ -128,10 +129,11 @@ func (c *client) read(ctx context.Context, cursor *stdio.Cursor, frames int) err
 func (c *client) take(f stdio.Frame) error {
 	kind, data := f.Type, bytes.Clone(f.Data)
 	if f.Type == stdio.Gap {
-		stream, count, err := f.Lost()
+		stream, count, why, err := f.Lost()
 		if err != nil {
 			return err
 		}
+		c.why = why
 		kind, data = stream, bytes.Repeat([]byte("?"), int(count))
 	}
 	switch kind {
@@ -173,7 +175,7 @@ func TestSpoolTells(t *testing.T) {
 		}
 		defer os.Remove(f.Name())
 		defer f.Close()
-		s := stdio.NewSpool(f, limit)
+		s := stdio.NewSpool(f, limit, 0)
 		want := map[string][]byte{}
 		c := &client{streams: map[string][]byte{}}
 		cursor := s.From(stdio.Hello{Follow: true})
@@ -277,29 +279,5 @@ func TestSpoolOfRanks(t *testing.T) {
 	defer cancel()
 	if err := c.read(ctx, s.From(stdio.Hello{Follow: true, Ranks: []int{9}, Offsets: nil}), -1); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("following ended: %v", err)
-	}
-}
-
-// full is a disk without room.
-type full struct{ *os.File }
-
-func (full) WriteAt([]byte, int64) (int, error) { return 0, errors.New("no space left") }
-
-// TestSpoolWithoutRoom: ranks go on, it is said once, and clients know what is lost.
-func TestSpoolWithoutRoom(t *testing.T) {
-	s := stdio.NewSpool(full{}, 1<<20)
-	if err := s.Append(0, stdio.Stdout, []byte("abc")); err == nil {
-		t.Error("nobody is told")
-	}
-	if err := s.Append(0, stdio.Stdout, []byte("def")); err != nil {
-		t.Errorf("told again: %v", err)
-	}
-	s.Close()
-	c := &client{streams: map[string][]byte{}}
-	if err := c.read(t.Context(), s.From(stdio.Hello{Follow: true}), -1); err != io.EOF {
-		t.Fatal(err)
-	}
-	if got := string(c.streams[fmt.Sprint(0, stdio.Stdout)]); got != "??????" {
-		t.Errorf("%q", got)
 	}
 }

@@ -106,6 +106,18 @@ func record(file []byte, n, id, fields int) []string {
 	return nil
 }
 
+// groupName is the name of a group in the host's file; empty: it has none.
+func groupName(gid int) string {
+	file, err := hostFile("/etc/group")
+	if err != nil {
+		return ""
+	}
+	if f := record(file, 2, gid, 4); f != nil {
+		return f[0]
+	}
+	return ""
+}
+
 // hostGroups returns the groups of this process, the main one first.
 func hostGroups(gid int) ([]spec.Group, error) {
 	ids, err := os.Getgroups()

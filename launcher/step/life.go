@@ -51,6 +51,7 @@ type (
 	killIn     struct {
 		grace time.Duration
 		why   string
+		code  int // exit code of what was never started
 	}
 	renewIn   struct{ lease time.Duration }
 	timeIn    struct{}
@@ -63,6 +64,7 @@ type (
 	startDo        struct{}
 	tellStartedDo  struct{}
 	signalDo       struct{ sig syscall.Signal } // to all ranks that run
+	sayEndDo       struct{ why string }         // to who reads the ranks' output: they are ended
 	cancelDo       struct{}                     // the prepare
 	cleanDo        struct{}                     // ends everything that is left
 	endDo          struct{}                     // writes down the end
@@ -86,6 +88,10 @@ func (l *life) step(in any, now time.Time) []any {
 	case exitIn:
 		return l.exited(in.bad, now)
 	case killIn:
+		if l.stage < stageStarting && l.fault == nil {
+			l.fault = l.notStarted(in.why)
+			l.fault.Code = in.code
+		}
 		return l.end(in.grace, in.why, now)
 	case renewIn:
 		if in.lease > 0 {
@@ -189,6 +195,7 @@ func (l *life) end(grace time.Duration, why string, now time.Time) []any {
 	}
 	if !l.told {
 		l.told, l.why = true, why
+		do = append(do, sayEndDo{why})
 		if grace > 0 {
 			do = append(do, signalDo{syscall.SIGTERM}, signalDo{syscall.SIGCONT})
 		}

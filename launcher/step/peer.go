@@ -10,23 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/socket"
 )
 
 // checkPeer refuses all but this user, and root, who may do anything anyway. A container
 // has processes of this user too: where the run directory is mounted in it, they reach
 // the sockets of his other containers, and are told apart by their user namespace.
 func checkPeer(c *net.UnixConn) error {
+	cred, err := socket.Peer(c)
+	if err != nil {
+		return err
+	}
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
 	}
-	var cred *unix.Ucred
 	pidfd, cerr := -1, error(nil)
 	err = raw.Control(func(fd uintptr) {
-		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		if cerr == nil {
-			pidfd, cerr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
-		}
+		pidfd, cerr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 		if errors.Is(cerr, unix.ENOPROTOOPT) { // before Linux 6.5
 			pidfd, cerr = -1, nil
 		}

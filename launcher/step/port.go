@@ -61,6 +61,10 @@ func holdPort(dir string) (*port, error) {
 	if err := os.MkdirAll(locks, 0o700); err != nil {
 		return nil, fmt.Errorf("hold a port: %w", err)
 	}
+	if err := ours(filepath.Dir(locks)); err != nil { // its name is known to everybody
+		return nil, fmt.Errorf("hold a port: %w", err)
+	}
+	sweepPorts(locks)
 	span := last - first + 1
 	at := int(h.Sum32()) % span
 	for range min(span, 4096) {
@@ -74,6 +78,23 @@ func holdPort(dir string) (*port, error) {
 		at = (at + 1) % span
 	}
 	return nil, fmt.Errorf("hold a port: none is free from %d to %d", first, last)
+}
+
+// sweepPorts removes the files of steps that were killed: nobody has them locked. One that
+// another step takes at the same time looks locked to it, and it takes the next.
+func sweepPorts(locks string) {
+	entries, err := os.ReadDir(locks)
+	if err != nil {
+		return // whoever locks is told why
+	}
+	for _, e := range entries {
+		name := filepath.Join(locks, e.Name())
+		lock, err := fsx.TryAcquire(name, fsx.Exclusive)
+		if err != nil {
+			continue // it is in use, or has gone
+		}
+		_ = errors.Join(os.Remove(name), lock.Release()) // the next step tries again
+	}
 }
 
 // tryPort returns nil where somebody has the port.

@@ -22,7 +22,7 @@ func limitFiles(s *specs.Spec) error {
 		return fmt.Errorf("ask for the limit of open files: %w", err)
 	}
 	soft := own.Cur
-	if was, err := filesAtStart(); err == nil {
+	if was, err := FilesAtStart(); err == nil {
 		soft = was.Cur
 	} else if unix.Prlimit(os.Getppid(), unix.RLIMIT_NOFILE, nil, &was) == nil && was.Max == own.Max {
 		soft = was.Cur // whoever started this process has it still, as a rule
@@ -31,10 +31,10 @@ func limitFiles(s *specs.Spec) error {
 	return nil
 }
 
-// filesAtStart returns the limit of open files as it was when this process was started.
+// FilesAtStart returns the limit of open files as it was when this process was started.
 // The Go runtime does not say, but gives it to the programs that it executes: one is, and
 // ended before its first instruction. That is 0.2 ms.
-func filesAtStart() (was unix.Rlimit, err error) {
+func FilesAtStart() (was unix.Rlimit, err error) {
 	goruntime.LockOSThread() // who traces is a thread
 	defer goruntime.UnlockOSThread()
 	// Who asks to be traced when this process is gone is traced by init, and stays for ever.

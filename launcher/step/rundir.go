@@ -46,6 +46,9 @@ const (
 	givenName = "given" // what hooks add
 )
 
+// runsBelow is the directory of run directories, in one that others use too.
+const runsBelow = "gangway"
+
 // RunDirs returns the directories in which containers of this user may be found,
 // the one for new containers first: $GANGWAY_RUNTIME_DIR/gangway alone where that is set,
 // else $XDG_RUNTIME_DIR/gangway where there is such a directory, and one in /tmp. They are
@@ -53,12 +56,12 @@ const (
 // for where systemd puts it, and TMPDIR does not count.
 func RunDirs(getenv func(string) string) []string {
 	if dir := getenv("GANGWAY_RUNTIME_DIR"); dir != "" {
-		return []string{filepath.Join(dir, "gangway")} // what else is there is not ours
+		return []string{filepath.Join(dir, runsBelow)} // what else is there is not ours
 	}
 	uid := strconv.Itoa(os.Geteuid())
 	var dirs []string
 	if dir := getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) && ours(dir) == nil {
-		dirs = append(dirs, filepath.Join(dir, "gangway"))
+		dirs = append(dirs, filepath.Join(dir, runsBelow))
 	}
 	dirs = append(dirs, "/tmp/gangway-"+uid)
 	if dir := "/run/user/" + uid; ours(dir) == nil && !slices.Contains(dirs, dir+"/gangway") {
@@ -186,6 +189,19 @@ func (d *runDir) remove() error {
 		errs = append(errs, d.lock.Release())
 	}
 	return errors.Join(errs...)
+}
+
+// NodeRunDir is where the containers of a node have their run directories: what
+// GANGWAY_RUNTIME_DIR is for them. node is the directory of the node's agent.
+func NodeRunDir(node string) string { return filepath.Join(node, "run") }
+
+// ScratchDir is where a store's disk is used for what is large and goes away again.
+func ScratchDir(store string) string { return filepath.Join(store, "scratch") }
+
+// NodeLeftovers removes what killed supervisors of a node left. See [Leftovers].
+func NodeLeftovers(node, store string) error {
+	_, err := Leftovers([]string{filepath.Join(NodeRunDir(node), runsBelow)}, ScratchDir(store), true)
+	return err
 }
 
 // treeName is an image that is written to disk, in a scratch directory.

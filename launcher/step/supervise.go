@@ -30,11 +30,15 @@ type SuperviseOptions struct {
 	Node  string        // which of the step's nodes this is
 	Lease time.Duration // how long it is kept prepared from now on; 0: for ever
 	// Container makes the options of the container of a step that has one, and what
-	// ends their use.
-	Container func(spec *job.StepSpec) (Options, func(), error)
-	Marker    string // by which the step's processes are found, NAME=VALUE
-	Program   string // this program, for ranks that start others of their job
-	Log       *slog.Logger
+	// ends their use. Of an image that is pulled, pulled is told how many bytes of how many
+	// there are.
+	Container func(spec *job.StepSpec, pulled func(done, total int64)) (Options, func(), error)
+	// Agent is the connection of who started this process; nil: it comes by the socket.
+	Agent    *net.UnixConn
+	Marker   string // by which the step's processes are found, NAME=VALUE
+	Program  string // this program, for ranks that start others of their job
+	Programs string // where links to it are kept for the steps of the node; it is made
+	Log      *slog.Logger
 }
 
 // Supervise prepares a step's part of a node, starts its ranks when it is told to, and
@@ -53,6 +57,13 @@ func Supervise(ctx context.Context, o SuperviseOptions) error {
 	defer l.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// Whatever ranks leave behind becomes this process's, and is ended with the step.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("keep children of ranks: %w", err)
+	}
+	if o.Agent != nil {
+		go s.serve(ctx, o.Agent)
+	}
 	go s.listen(ctx, l)
 	s.run(ctx)
 	s.linger(ctx)
@@ -63,21 +74,24 @@ func Supervise(ctx context.Context, o SuperviseOptions) error {
 // everybody.
 type supervisor struct {
 	SuperviseOptions
-	spec   *job.StepSpec
-	node   int
-	life   life
-	in     chan any
-	over   chan struct{} // closed when in is not read any more
-	runner runner
-	ranks  []*member
-	spool  *stdio.Spool
-	cwd    string   // where the step runs
-	notes  []string // for its user
-	input  *input
-	output *outputs
-	port   *port
-	cancel context.CancelFunc // of the prepare
-	alive  sync.WaitGroup     // ranks whose end is not noted yet
+	spec    *job.StepSpec
+	node    int
+	life    life
+	in      chan any
+	over    chan struct{} // closed when in is not read any more
+	runner  runner
+	ranks   []*member
+	spool   *stdio.Spool
+	cwd     string   // where the step runs
+	notes   []string // for its user
+	input   *input
+	output  *outputs
+	port    *port
+	binding rank.Binding
+	near    [][]int            // CPUs near each GPU, where somebody has asked for what is near
+	cpus    *fsx.Lock          // of the file that has the CPUs of the job
+	cancel  context.CancelFunc // of the prepare
+	alive   sync.WaitGroup     // ranks whose end is not noted yet
 
 	watchers sync.WaitGroup // who is not told of the end yet
 
@@ -85,19 +99,27 @@ type supervisor struct {
 	changed  chan struct{} // closed, and made anew, when what follows changes
 	events   []control.Event
 	progress control.Progress
-	moves    int    // of progress
-	image    string // that is prepared
+	moves    int       // of progress
+	pulled   time.Time // when it was told how much of an image there is
+	image    string    // that is prepared
 	start    control.Start
-	begun    bool // START came
-	running  bool // the ranks have started, and not all have ended
-	end      *job.StepEnd
-	clients  clients
+	begun    bool       // START came
+	started  bool       // all ranks have been
+	early    []signalIn // came before that
+	// signalled is the highest number of a signal that came.
+	signalled uint64
+	running   bool // the ranks have started, and not all have ended
+	end       *job.StepEnd
+	left      string // processes that could not be ended
+	clients   clients
 }
 
 // member is a rank of this node.
 type member struct {
 	rank, local int
-	process     process // nil: it does not run
+	args        []string   // its own command; nil: the step's
+	process     process    // nil: it does not run
+	early       []signalIn // came while it was not there, though the step has started
 	end         job.RankEnd
 	tail        tail
 	files       *rankFiles
@@ -109,6 +131,7 @@ type launch struct {
 	files   *rankFiles
 	args    []string // nil: the step's command
 	environ []string // over the rank's
+	unset   []string // of the rank's, what is left out
 	cwd     string   // empty: the step's
 }
 
@@ -116,10 +139,16 @@ type launch struct {
 type process interface {
 	// Signal sends to the rank and its children, until it has ended.
 	Signal(s syscall.Signal) error
+	// SignalAlone sends to the rank, and not to its children.
+	SignalAlone(s syscall.Signal) error
 	// Wait waits for the end of the rank.
 	Wait() (exited, error)
+	// Pid is its number, as this process sees it.
+	Pid() int
 	// Terminal is the master of its terminal, nil if it has none.
 	Terminal() *os.File
+	// PID is its number on the host.
+	PID() int
 }
 
 // exited is how a rank ended.
@@ -165,11 +194,11 @@ func newSupervisor(o SuperviseOptions) (*supervisor, error) {
 		grace: span(spec.Grace),
 	}
 	s.life.step(renewIn{o.Lease}, time.Now())
-	f, err := os.OpenFile(filepath.Join(o.Dir, spoolFile), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("make spool: %w", err)
+	patience := readerPatience
+	if !s.wanted() {
+		patience = 0
 	}
-	s.spool = stdio.NewSpool(f, spoolSize)
+	s.spool = stdio.NewSpool(&spoolOf{name: filepath.Join(o.Dir, spoolFile)}, spoolSize, patience)
 	if len(spec.Program.Container) > 0 {
 		s.runner = &contained{s: s}
 	} else {
@@ -181,8 +210,13 @@ func newSupervisor(o SuperviseOptions) (*supervisor, error) {
 const (
 	spoolFile = "spool"
 	spoolSize = 64 << 20
-	// lingerTime is how long output is kept for clients after the end.
+	// readerPatience is how long ranks wait for a client that is not seen to read.
+	readerPatience = time.Second
+	// lingerTime is how long output is kept for clients after the end, and after the one whose
+	// step it is was last seen to read.
 	lingerTime = 30 * time.Second
+	// connectedTime is that of one that is there but does not read, as before a pager.
+	connectedTime = 10 * time.Minute
 )
 
 // span is a duration of the specification.
@@ -264,8 +298,12 @@ func (s *supervisor) run(ctx context.Context) {
 			in, ctx = killIn{why: "its supervisor was told to end"}, context.WithoutCancel(ctx)
 		}
 		if sig, ok := in.(signalIn); ok {
-			s.signal(sig.sig)
-			continue
+			if s.life.stage >= stageStarting || !sig.ends() {
+				s.signal(sig.sig, sig.alone)
+				continue
+			}
+			// There is nothing yet that could make something else of it.
+			in = killIn{why: "it was sent " + unix.SignalName(sig.sig), code: fault.CodeSignal(sig.sig)}
 		}
 		for _, do := range s.life.step(in, time.Now()) {
 			s.do(ctx, do)
@@ -274,7 +312,15 @@ func (s *supervisor) run(ctx context.Context) {
 }
 
 // signalIn is a signal from outside, which changes nothing of the life.
-type signalIn struct{ sig syscall.Signal }
+type signalIn struct {
+	sig   syscall.Signal
+	alone bool // to the ranks, and not to what they started
+}
+
+// ends says whether the signal is one that is to end what it is sent to.
+func (in signalIn) ends() bool {
+	return in.sig == syscall.SIGTERM || in.sig == syscall.SIGINT || in.sig == syscall.SIGKILL
+}
 
 func (s *supervisor) do(ctx context.Context, do any) {
 	switch do := do.(type) {
@@ -286,25 +332,54 @@ func (s *supervisor) do(ctx context.Context, do any) {
 		s.setRunning(s.life.stage == stageRunning)
 		s.tell(control.Event{Started: &control.Started{At: s.life.started}})
 	case signalDo:
-		s.signal(do.sig)
+		s.signal(do.sig, false)
+	case sayEndDo:
+		s.sayEnd(do.why)
 	case cancelDo:
 		s.cancel()
 	case cleanDo:
 		s.setRunning(false)
-		go s.clean(ctx)
+		go s.clean(ctx, s.life.told && !s.life.killed)
 	case endDo:
 		s.conclude(ctx)
 	}
 }
 
-// signal sends a signal to the ranks that run.
-func (s *supervisor) signal(sig syscall.Signal) {
+// signal sends a signal to the ranks that run, and to those that are being started as soon
+// as they do.
+func (s *supervisor) signal(sig syscall.Signal, alone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	in := signalIn{sig, alone}
+	if !s.started && !slices.Contains(s.early, in) {
+		s.early = append(s.early, in)
+	}
 	for _, m := range s.ranks {
-		if m.process != nil {
-			_ = m.process.Signal(sig) // it may have ended
+		switch {
+		case m.process != nil:
+			in.to(m.process)
+		case s.started && s.spec.Program.TaskProlog != "" && !slices.Contains(m.early, in):
+			m.early = append(m.early, in)
 		}
+	}
+}
+
+// to sends a signal to a rank, which may have ended.
+func (in signalIn) to(p process) {
+	if in.alone {
+		_ = p.SignalAlone(in.sig)
+		return
+	}
+	_ = p.Signal(in.sig)
+}
+
+// isThere notes that a rank runs, and gives it the signals that came before it did.
+func (s *supervisor) isThere(m *member, p process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.process = p
+	for _, in := range slices.Concat(s.early, m.early) {
+		in.to(p)
 	}
 }
 
@@ -329,40 +404,15 @@ func (s *supervisor) tell(e control.Event) {
 	s.wake()
 }
 
-// tellProgress replaces what was said of the prepare.
-func (s *supervisor) tellProgress(p control.Progress) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.progress = p
-	s.moves++
-	s.wake()
-}
-
 func (s *supervisor) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// progressEvery is how often it is said that a prepare goes on.
-const progressEvery = 5 * time.Second
-
 // prepare does all but the start.
 func (s *supervisor) prepare(ctx context.Context) {
 	stop := make(chan struct{})
-	go func() {
-		for tick := time.NewTicker(progressEvery); ; {
-			select {
-			case <-tick.C:
-				s.mu.Lock()
-				p := s.progress
-				s.mu.Unlock()
-				s.tellProgress(p)
-			case <-stop:
-				tick.Stop()
-				return
-			}
-		}
-	}()
+	go s.tellWork(stop)
 	defer close(stop)
 	image, err := s.prepareAll(ctx)
 	if err != nil {
@@ -377,18 +427,24 @@ func (s *supervisor) prepare(ctx context.Context) {
 
 func (s *supervisor) prepareAll(ctx context.Context) (image string, err error) {
 	s.tellProgress(control.Progress{Phase: "prepare"})
-	if s.spec.Program.Umask <= 0o777 {
-		unix.Umask(int(s.spec.Program.Umask))
-	}
 	if s.node == 0 && !s.isBatch() {
 		if s.port, err = holdPort(s.Dir); err != nil {
 			return "", err
 		}
 	}
+	if s.spec.Program.Umask <= 0o777 {
+		unix.Umask(int(s.spec.Program.Umask))
+	}
+	if err := s.bind(ctx); err != nil {
+		return "", err
+	}
 	if err := s.enterDirectory(); err != nil {
 		return "", err
 	}
 	if err := s.writeScript(); err != nil {
+		return "", err
+	}
+	if err := s.readCommands(); err != nil {
 		return "", err
 	}
 	if s.output, err = s.openOutputs(); err != nil {
@@ -415,11 +471,9 @@ func (s *supervisor) enterDirectory() error {
 	if err == nil {
 		return nil
 	}
-	if s.isBatch() {
-		return &fault.Error{
-			What: fmt.Errorf("enter working directory of the job on node %s: %w", s.Node, err),
-			Hint: "submit from a directory that all nodes have, or name one: --chdir=DIR",
-		}
+	if s.isBatch() { // whose fault it is, others decide
+		return fileFault(fmt.Errorf("enter working directory of the job on node %s: %w", s.Node, err),
+			"submit from a directory that all nodes have, or name one: --chdir=DIR")
 	}
 	if len(s.spec.Program.Container) == 0 {
 		s.notes = append(s.notes, fmt.Sprintf("couldn't %v: going to %s instead", err, elsewhere))
@@ -452,28 +506,6 @@ func cutVariable(v []byte, name string) (string, bool) {
 	return "", false
 }
 
-// scriptFile is a batch script's name, which is Slurm's.
-const scriptFile = "slurm_script"
-
-func (s *supervisor) writeScript() error {
-	if len(s.spec.Program.Script) == 0 {
-		return nil
-	}
-	if err := os.WriteFile(filepath.Join(s.Dir, scriptFile), s.spec.Program.Script, 0o700); err != nil {
-		return fmt.Errorf("write script: %w", err)
-	}
-	return os.Chmod(filepath.Join(s.Dir, scriptFile), 0o700) // whatever the umask
-}
-
-// args are the command of a rank, where the script has a name.
-func (s *supervisor) args(script string) []string {
-	var args []string
-	if len(s.spec.Program.Script) > 0 {
-		args = append(args, script)
-	}
-	return append(args, texts(s.spec.Program.Args)...)
-}
-
 // preparedEvent is what is known once all is prepared.
 func (s *supervisor) preparedEvent() *control.Prepared {
 	s.mu.Lock()
@@ -490,7 +522,9 @@ func (s *supervisor) conclude(ctx context.Context) {
 	end := &job.StepEnd{Key: s.spec.Key, Node: s.Node, Start: s.life.started, End: now(), Fault: s.life.fault, Usage: usage()}
 	if s.life.started != 0 || s.life.ended > 0 {
 		for _, m := range s.ranks {
-			end.Ranks = append(end.Ranks, m.end)
+			r := m.end
+			r.Out, r.Err = s.spool.Size(uint32(m.rank), stdio.Stdout), s.spool.Size(uint32(m.rank), stdio.Stderr)
+			end.Ranks = append(end.Ranks, r)
 		}
 	}
 	err := fsx.WriteFile(context.WithoutCancel(ctx), filepath.Join(s.Dir, control.EndFile), fsx.Options{Mode: 0o600}, func(f *os.File) error {
@@ -509,19 +543,9 @@ func (s *supervisor) conclude(ctx context.Context) {
 	}
 	s.mu.Lock()
 	s.end = end
+	left := s.left
 	s.mu.Unlock()
-	s.tell(control.Event{Ended: end})
-}
-
-// usage is what the processes of the step have used that are waited for, which are all.
-func usage() job.Usage {
-	var r unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_CHILDREN, &r) != nil {
-		return job.Usage{}
-	}
-	ms := func(t unix.Timeval) job.Duration { return job.Duration(t.Nano() / 1e6) }
-	const block = 512 // as getrusage(2) counts
-	return job.Usage{User: ms(r.Utime), System: ms(r.Stime), MaxRSS: r.Maxrss << 10, Read: r.Inblock * block, Write: r.Oublock * block}
+	s.tell(control.Event{Ended: end, Left: left})
 }
 
 // asFault is an error as it is told.
@@ -531,6 +555,7 @@ func asFault(err error, what string) *job.Fault {
 		f.Cause, f.Hint = e.Cause, e.Hint
 		// Who asks for what cannot be gets the same everywhere.
 		f.Node = e.Code != fault.CodeUsage
+		_, f.Doubtful = errors.AsType[doubtful](err)
 	}
 	if f.What == "" {
 		f.What = what
@@ -544,7 +569,7 @@ func (s *supervisor) listen(ctx context.Context, l *net.UnixListener) {
 		c, err := l.AcceptUnix()
 		switch {
 		case err == nil:
-			go s.serve(ctx, c)
+			go s.accept(ctx, c)
 		case errors.Is(err, net.ErrClosed):
 			return
 		case !pause(ctx, acceptPause):
@@ -560,6 +585,6 @@ func (s *supervisor) environment(cluster string, gpus []string, cwd string) (*ra
 	s.mu.Unlock()
 	return rank.New(rank.Options{
 		Spec: s.spec, Node: s.node, MasterAddr: start.MasterAddr, MasterPort: start.MasterPort,
-		GPUs: gpus, Cluster: cluster, Marker: s.Marker, Cwd: cwd,
+		GPUs: gpus, Cluster: cluster, Marker: s.Marker, Cwd: cwd, Group: groupName(int(s.spec.GID)), Binding: s.binding, Near: s.near,
 	})
 }

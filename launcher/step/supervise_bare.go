@@ -3,6 +3,7 @@ package step
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +12,6 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,32 +20,77 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/proc"
 	"github.com/gangway-hpc/gangway/launcher/rank"
+	"github.com/gangway-hpc/gangway/runtime/cgroup"
 )
 
 // bare starts ranks on the host as they are. Each leads a process group, and is killed by
 // the kernel when this process is; children that outlive their rank become this process's,
 // and end with the step. If this process is killed, these are left to whoever finds them by
-// the marker in their environment.
+// the marker in their environment, or is given them by the kernel (agent.Orphans).
 type bare struct {
 	s     *supervisor
 	fork  chan func() // run by the one thread that makes ranks, whose end would kill them
 	stop  chan struct{}
 	mu    sync.Mutex
 	ranks map[int]bool // pids, until they were waited for
+
+	group  *cgroup.Group // nil: no limit is wanted
+	memory *cgroup.Watch // nil: there is no limit
 }
 
 func newBare(s *supervisor) *bare {
 	return &bare{s: s, fork: make(chan func()), stop: make(chan struct{}), ranks: map[int]bool{}}
 }
 
-func (b *bare) prepare(context.Context) (string, error) {
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return "", fmt.Errorf("keep children of ranks: %w", err)
+func (b *bare) prepare(ctx context.Context) (string, error) {
+	if err := b.limit(ctx); err != nil {
+		return "", err
 	}
 	go b.thread()
 	go b.bury()
 	return "", nil
+}
+
+// limit makes a control group where the step's memory is limited, on the rung that a
+// container would get. What cannot be limited here is told to the step's user.
+func (b *bare) limit(ctx context.Context) error {
+	memory := b.s.memoryLimit()
+	if memory == 0 {
+		return nil
+	}
+	if _, err := cgroup.Sweep(cgroup.Options{UID: os.Geteuid()}); err != nil {
+		b.s.Log.Warn("control groups of killed steps stay", "err", err)
+	}
+	g, err := cgroup.Open(ctx, cgroup.Options{
+		Name: "step-" + strings.ToLower(rand.Text()[:idLength]), UID: os.Geteuid(), Runtime: os.Getenv("XDG_RUNTIME_DIR"),
+	})
+	if err != nil {
+		return err
+	}
+	b.group = g
+	if err := g.Limit(cgroup.Limits{Memory: memory}); err != nil {
+		return err
+	}
+	for _, m := range g.Missing() {
+		b.s.Log.Warn(m.String(), "see", "gangway doctor")
+	}
+	if g.Rung() == cgroup.None {
+		return nil
+	}
+	if b.memory, err = g.Watch(); err != nil {
+		return fmt.Errorf("watch the memory of the step: %w", err)
+	}
+	return nil
+}
+
+// place puts a process that was just made into the step's control group.
+func (b *bare) place(pid int) error {
+	if b.group == nil {
+		return nil
+	}
+	return b.group.Ranks().Place(pid)
 }
 
 func (b *bare) ready(context.Context) error { return nil }
@@ -67,10 +112,12 @@ func (b *bare) start(_ context.Context, l launch, e *rank.Env) (process, error) 
 	if err != nil {
 		return nil, err
 	}
-	if dir, err := b.s.programs(""); err == nil {
+	if dir, err := b.s.programs(false); err == nil {
 		environ = appendPath(environ, dir)
+	} else {
+		b.s.Log.Warn("the commands of the cluster are not in PATH", "err", err)
 	}
-	environ = mergeEnv(environ, l.environ)
+	environ = l.change(environ)
 	args := l.args
 	if args == nil {
 		args = b.s.args(filepath.Join(b.s.Dir, scriptFile))
@@ -100,14 +147,12 @@ func (b *bare) start(_ context.Context, l launch, e *rank.Env) (process, error) 
 	}
 	done := make(chan made)
 	b.fork <- func() {
-		restore := setLimits(b.s.spec.Program.Limits)
 		b.mu.Lock()
-		p, err := os.StartProcess(path, args, attr)
+		defer b.mu.Unlock()
+		p, err := startRank(path, args, attr, rankOptions{limits: b.s.spec.Program.Limits, cpus: b.s.cpusOf(l.m), number: l.isRank(), place: b.place})
 		if err == nil {
 			b.ranks[p.Pid] = true
 		}
-		b.mu.Unlock()
-		restore()
 		done <- made{p, err}
 	}
 	r := <-done
@@ -165,12 +210,19 @@ type bareRank struct {
 
 // Signal implements process.
 func (r *bareRank) Signal(sig syscall.Signal) error {
+	return r.send(-r.p.Pid, sig) // it leads a group or a session
+}
+
+// SignalAlone implements process.
+func (r *bareRank) SignalAlone(sig syscall.Signal) error { return r.send(r.p.Pid, sig) }
+
+func (r *bareRank) send(to int, sig syscall.Signal) error {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
 	if !r.b.ranks[r.p.Pid] {
 		return nil
 	}
-	return syscall.Kill(-r.p.Pid, sig) // it leads a group or a session
+	return syscall.Kill(to, sig)
 }
 
 // Wait implements process.
@@ -191,13 +243,21 @@ func (r *bareRank) Wait() (exited, error) {
 	}
 	status, _ := st.Sys().(syscall.WaitStatus)
 	if status.Signaled() {
-		return exited{code: fault.CodeSignal(status.Signal()), signal: int(status.Signal()), core: status.CoreDump()}, nil
+		e := exited{code: fault.CodeSignal(status.Signal()), signal: int(status.Signal()), core: status.CoreDump()}
+		e.oom = status.Signal() == syscall.SIGKILL && r.b.memory != nil && r.b.memory.OOM() != nil
+		return e, nil
 	}
 	return exited{code: status.ExitStatus()}, nil
 }
 
+// Pid implements process.
+func (r *bareRank) Pid() int { return r.p.Pid }
+
 // Terminal implements process.
 func (r *bareRank) Terminal() *os.File { return r.terminal }
+
+// PID implements process.
+func (r *bareRank) PID() int { return r.p.Pid }
 
 // bury waits for children of ranks that have outlived these.
 func (b *bare) bury() {
@@ -207,13 +267,15 @@ func (b *bare) bury() {
 	for {
 		select {
 		case <-children:
-			b.reap()
 		case <-b.stop:
 			return
 		}
+		// The end of a rank is one too, which others wait for; with the last there is nothing
+		// to be done here.
 		if !sleep(b.stop, 200*time.Millisecond) {
 			return
 		}
+		b.reap()
 	}
 }
 
@@ -230,7 +292,7 @@ func sleep(stop <-chan struct{}, d time.Duration) bool {
 
 // reap waits for children that have ended and are no ranks.
 func (b *bare) reap() {
-	for _, pid := range childrenOf(os.Getpid()) {
+	for _, pid := range proc.Children(os.Getpid()) {
 		b.mu.Lock()
 		if !b.ranks[pid] {
 			_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
@@ -239,40 +301,40 @@ func (b *bare) reap() {
 	}
 }
 
-// childrenOf are the children of a process, by all of its threads.
-func childrenOf(pid int) []int {
-	tasks := fmt.Sprintf("/proc/%d/task", pid)
-	entries, err := os.ReadDir(tasks)
-	if err != nil {
-		return nil // it has ended
-	}
-	var all []int
-	for _, e := range entries {
-		b, err := os.ReadFile(filepath.Join(tasks, e.Name(), "children"))
-		if err != nil {
-			continue
-		}
-		for text := range strings.FieldsSeq(string(b)) {
-			if child, err := strconv.Atoi(text); err == nil {
-				all = append(all, child)
-			}
-		}
-	}
-	return all
-}
-
-// close kills what is left, again and again: who is killed may have made others.
+// close ends what is left, and with it the control group.
 func (b *bare) close(ctx context.Context) error {
 	defer close(b.stop)
-	var left []int
-	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+	err := b.killAll(ctx)
+	if b.memory != nil {
+		b.memory.Stop()
+	}
+	if b.group != nil {
+		err = errors.Join(err, b.group.Remove(ctx))
+	}
+	return err
+}
+
+// await waits for the end of what is left, for a time at most.
+func (b *bare) await(most time.Duration) {
+	for deadline := time.Now().Add(most); !childless() && time.Now().Before(deadline); {
 		b.reap()
-		left = childrenOf(os.Getpid())
+		if !sleep(b.stop, 5*time.Millisecond) {
+			return
+		}
+	}
+}
+
+// killAll kills what is left, again and again: who is killed may have made others.
+func (b *bare) killAll(ctx context.Context) error {
+	var left []int
+	for wait := time.Millisecond; !childless(); wait = min(2*wait, 50*time.Millisecond) {
+		b.reap()
+		left = proc.Children(os.Getpid())
 		if len(left) == 0 {
 			return nil
 		}
 		for i := 0; i < len(left); i++ { // it grows
-			for _, child := range childrenOf(left[i]) {
+			for _, child := range proc.Children(left[i]) {
 				if !slices.Contains(left, child) {
 					left = append(left, child)
 				}
@@ -285,44 +347,17 @@ func (b *bare) close(ctx context.Context) error {
 			return fmt.Errorf("end processes of the step: %v are left", left)
 		}
 	}
+	return nil
 }
 
-// setLimits sets the soft limits that a rank starts with for this process, which has them
-// for as long as it takes to make one; what is returned sets them back.
-func setLimits(limits map[string]uint64) (restore func()) {
-	type old struct {
-		resource int
-		limit    unix.Rlimit
-	}
-	var changed []old
-	for name, resource := range limitNumbers() {
-		value, ok := limits[name]
-		if !ok {
-			continue
+// childless says whether the kernel knows of no child of this process, not even of one that
+// nobody has waited for.
+func childless() bool {
+	for {
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		if !errors.Is(err, syscall.EINTR) {
+			return errors.Is(err, syscall.ECHILD)
 		}
-		var l unix.Rlimit
-		if unix.Prlimit(0, resource, nil, &l) != nil {
-			continue
-		}
-		set := unix.Rlimit{Cur: min(value, l.Max), Max: l.Max}
-		if set.Cur != l.Cur && unix.Prlimit(0, resource, &set, nil) == nil {
-			changed = append(changed, old{resource, l})
-		}
-	}
-	return func() {
-		for _, o := range changed {
-			_ = unix.Prlimit(0, o.resource, &o.limit, nil)
-		}
-	}
-}
-
-// limitNumbers are the limits that are handed on. Those of memory would be this process's
-// end, and are not: RSS means nothing to the kernel, AS and DATA are set by the control
-// group's limit in a better way.
-func limitNumbers() map[string]int {
-	return map[string]int{
-		"CPU": unix.RLIMIT_CPU, "FSIZE": unix.RLIMIT_FSIZE, "STACK": unix.RLIMIT_STACK, "CORE": unix.RLIMIT_CORE,
-		"NPROC": unix.RLIMIT_NPROC, "NOFILE": unix.RLIMIT_NOFILE, "MEMLOCK": unix.RLIMIT_MEMLOCK,
 	}
 }
 

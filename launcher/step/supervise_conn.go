@@ -26,7 +26,9 @@ type clients struct {
 	size    unix.Winsize  // of the primary one's terminal
 	masters []*os.File    // of ranks' terminals
 	pokes   []chan struct{}
-	n       int // others that are connected
+	ours    int           // primary ones that are connected
+	n       int           // others that are connected
+	none    chan struct{} // closed when there are none any more; nil: nobody waits for that
 }
 
 func (c *clients) once(ch chan struct{}) {
@@ -40,11 +42,44 @@ func (c *clients) once(ch chan struct{}) {
 }
 
 // count adds to the number of clients.
-func (c *clients) count(n int) int {
+func (c *clients) count(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.n += n
-	return c.n
+	if c.n == 0 && c.none != nil {
+		close(c.none)
+		c.none = nil
+	}
+}
+
+// here adds to the number of primary clients.
+func (c *clients) here(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ours += n
+}
+
+// patience is how long the primary client may go without being seen to read.
+func (c *clients) patience() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ours > 0 {
+		return connectedTime
+	}
+	return lingerTime
+}
+
+// left returns a channel that is closed when no other clients are connected.
+func (c *clients) left() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	none := make(chan struct{})
+	if c.n == 0 {
+		close(none)
+	} else {
+		c.none = none
+	}
+	return none
 }
 
 // watch returns a channel that is poked when more of the input was taken.
@@ -79,13 +114,19 @@ func (c *clients) forget(ch chan struct{}) {
 	}
 }
 
+// accept answers a connection that came by the socket.
+func (s *supervisor) accept(ctx context.Context, u *net.UnixConn) {
+	if err := checkPeer(u); err != nil {
+		s.Log.Warn("connection refused", "err", err)
+		_ = u.Close()
+		return
+	}
+	s.serve(ctx, u)
+}
+
 // serve answers one connection.
 func (s *supervisor) serve(ctx context.Context, u *net.UnixConn) {
 	defer u.Close()
-	if err := checkPeer(u); err != nil {
-		s.Log.Warn("connection refused", "err", err)
-		return
-	}
 	c := control.New(u)
 	var send sync.Mutex // answers and events are lines of one connection
 	refuse := func(why string) {
@@ -113,6 +154,13 @@ func (s *supervisor) serve(ctx context.Context, u *net.UnixConn) {
 				s.Log.Debug("client is gone", "err", err)
 			}
 			return
+		case r.Usage:
+			send.Lock()
+			err := c.Send(control.Event{Usage: s.usages()})
+			send.Unlock()
+			if err != nil {
+				return
+			}
 		case r.Watch && !watching:
 			watching = true
 			s.watchers.Go(func() { s.sendEvents(ctx, c, &send) })
@@ -138,10 +186,12 @@ func (s *supervisor) request(r *control.Request) (refused string) {
 		s.mu.Unlock()
 		s.post(startIn{})
 	case r.Signal != 0:
-		if r.Signal < 0 || r.Signal > 64 {
+		if r.Signal < -64 || r.Signal > 64 {
 			return "there is no such signal"
 		}
-		s.post(signalIn{syscall.Signal(r.Signal)})
+		if s.isNew(r.SignalID) {
+			s.post(signalIn{syscall.Signal(max(r.Signal, -r.Signal)), r.Signal < 0})
+		}
 	case r.Kill != nil:
 		s.post(killIn{grace: max(0, time.Duration(r.Kill.GraceMS)*time.Millisecond), why: r.Kill.Why})
 	case r.Renew != 0:
@@ -155,6 +205,17 @@ func (s *supervisor) isFirst() bool {
 	first := !s.begun
 	s.begun = true
 	return first
+}
+
+// isNew says whether a signal did not come before: who has lost its connection sends it again.
+func (s *supervisor) isNew(id uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id != 0 && id <= s.signalled {
+		return false
+	}
+	s.signalled = max(s.signalled, id)
+	return true
 }
 
 // sendEvents sends the events of the present state, and then all that come. Of the progress
@@ -201,6 +262,8 @@ func (s *supervisor) serveIO(ctx context.Context, c *control.Conn, text json.Raw
 	defer cancel()
 	var send sync.Mutex
 	if hello.Primary {
+		s.clients.here(1)
+		defer s.clients.here(-1)
 		s.clients.once(s.clients.arrived)
 		poked := s.clients.watch()
 		defer s.clients.forget(poked)
@@ -292,13 +355,15 @@ func (s *supervisor) readClient(c *control.Conn, primary bool) error {
 			}
 		case stdio.Signal:
 			if f.Offset > 0 && f.Offset <= 64 {
-				s.post(signalIn{syscall.Signal(f.Offset)})
+				s.post(signalIn{sig: syscall.Signal(f.Offset)})
 			}
 		case stdio.WinSize:
 			var rows, columns uint16
 			if rows, columns, err = f.Size(); err == nil {
 				s.clients.setSize(rows, columns)
 			}
+		case stdio.Reading:
+			s.spool.Reads()
 		case stdio.Ack:
 			s.clients.once(s.clients.done)
 		}
@@ -309,28 +374,43 @@ func (s *supervisor) readClient(c *control.Conn, primary bool) error {
 }
 
 // linger keeps the output for clients after the end: for the one that the step is for, until
-// that has had it; for others, as long as they are there.
+// that has had it, as long as it reads; for others, as long as they are there.
 func (s *supervisor) linger(ctx context.Context) {
 	defer s.tellAll()
-	late := time.NewTimer(lingerTime)
-	defer late.Stop()
+	end := time.Now().Add(lingerTime) // of both waits together
 	if s.wanted() {
+		s.awaitClient(ctx, end)
+	}
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	select {
+	case <-s.clients.left():
+	case <-ctx.Done():
+	}
+}
+
+// awaitClient waits until the client that the step is for has acknowledged the end; it may
+// take until end, and longer as long as it is seen to read, or is there at least.
+func (s *supervisor) awaitClient(ctx context.Context, end time.Time) {
+	t := time.NewTicker(lookPause)
+	defer t.Stop()
+	for {
 		select {
 		case <-s.clients.done:
-		case <-late.C:
-		case <-ctx.Done():
-		}
-	}
-	for s.clients.count(0) > 0 {
-		select {
-		case <-late.C:
 			return
 		case <-ctx.Done():
 			return
-		case <-time.After(20 * time.Millisecond):
+		case now := <-t.C:
+			read := s.spool.Progress()
+			if !now.Before(end) && (read.IsZero() || !now.Before(read.Add(s.clients.patience()))) {
+				return
+			}
 		}
 	}
 }
+
+// lookPause is how often it is seen to whether a client still reads.
+const lookPause = time.Second
 
 // tellTime is how long those who watch may take to be told of the end.
 const tellTime = 2 * time.Second

@@ -36,7 +36,7 @@ const (
 )
 
 func (c *contained) prepare(ctx context.Context) (string, error) {
-	o, free, err := c.s.Container(c.s.spec)
+	o, free, err := c.s.Container(c.s.spec, c.s.tellPulled)
 	if err != nil {
 		return "", err
 	}
@@ -103,12 +103,14 @@ func (c *contained) mount(o *Options) error {
 	if len(c.s.spec.Program.Script) > 0 {
 		mounts = append(mounts, bind(filepath.Join(c.s.Dir, scriptFile), scriptPath, spec.RegularFile))
 	}
-	if dir, err := c.s.programs("gangway"); err == nil {
+	if dir, err := c.s.programs(true); err == nil {
 		mounts = append(
 			mounts,
 			bind(dir, programsDir, spec.Directory),
-			bind(c.s.Program, programsDir+"/gangway", spec.RegularFile),
+			bind(c.s.Program, programsDir+"/"+programName, spec.RegularFile),
 		)
+	} else {
+		c.s.Log.Warn("the commands of the cluster are not in the container", "err", err)
 	}
 	if socket, ok := strings.CutPrefix(c.s.spec.Controller, "unix:"); ok && filepath.IsAbs(socket) {
 		dir := filepath.Dir(socket)
@@ -180,10 +182,14 @@ func (c *contained) start(ctx context.Context, l launch, e *rank.Env) (process, 
 	}
 	first := s.built.Spec.Process
 	join := runtime.JoinProcess{
-		Args: first.Args, Env: mergeEnv(appendPath(env, programsDir), l.environ), Cwd: cmp.Or(l.cwd, first.Cwd), Group: true, Terminal: l.files.terminal,
+		Args: first.Args, Env: l.change(appendPath(env, programsDir)), Cwd: cmp.Or(l.cwd, first.Cwd), Group: true, Terminal: l.files.terminal,
+		Rlimits: handedOn(c.s.spec.Program.Limits), CPUs: c.s.cpusOf(l.m),
 	}
 	if l.args != nil {
 		join.Args = l.args
+	}
+	if l.isRank() {
+		join.Env, join.PID = withoutVariable(join.Env, taskPID), taskPID
 	}
 	files := l.files.given()
 	if !join.Terminal {
@@ -205,6 +211,9 @@ type containedRank struct {
 // Signal implements process.
 func (r *containedRank) Signal(sig syscall.Signal) error { return r.p.SignalGroup(sig) }
 
+// SignalAlone implements process.
+func (r *containedRank) SignalAlone(sig syscall.Signal) error { return r.p.Signal(sig) }
+
 // Wait implements process.
 func (r *containedRank) Wait() (exited, error) {
 	st, err := r.p.Wait()
@@ -218,8 +227,14 @@ func (r *containedRank) Wait() (exited, error) {
 	return e, nil
 }
 
+// Pid implements process.
+func (r *containedRank) Pid() int { return r.p.PID() }
+
 // Terminal implements process.
 func (r *containedRank) Terminal() *os.File { return r.p.Terminal() }
+
+// PID implements process.
+func (r *containedRank) PID() int { return r.p.PID() }
 
 func (c *contained) close(ctx context.Context) error {
 	if c.step == nil {
@@ -239,40 +254,4 @@ func (c *contained) close(ctx context.Context) error {
 		c.freed()
 	}
 	return errors.Join(errs...)
-}
-
-// programNames are the commands that a job's programs find.
-func programNames() []string {
-	return []string{"srun", "sbatch", "salloc", "squeue", "scancel", "sinfo", "sacct", "scontrol"}
-}
-
-// programs makes a directory with the commands of the cluster, as links to this program, or
-// to a file of a name beside them where to is one.
-func (s *supervisor) programs(to string) (string, error) {
-	dir := filepath.Join(s.Dir, "bin")
-	if _, err := os.Stat(s.Program); err != nil {
-		return "", fmt.Errorf("find this program, for the ranks: %w", err) // it was replaced since
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, err := os.Lstat(dir); err == nil {
-		return dir, nil
-	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return "", err
-	}
-	if to == "" {
-		to = s.Program
-		if err := os.Symlink(to, filepath.Join(dir, "gangway")); err != nil {
-			return "", err
-		}
-	} else if err := os.WriteFile(filepath.Join(dir, to), nil, 0o755); err != nil {
-		return "", err
-	}
-	for _, name := range programNames() {
-		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
-			return "", err
-		}
-	}
-	return dir, nil
 }

@@ -69,7 +69,16 @@ func (s *supervisor) allot(ctx context.Context, o *Options) error {
 // limitMemory gives a container the memory that the step has on the node, unless its user
 // says another limit.
 func (s *supervisor) limitMemory(o *Options) {
-	if n := &s.spec.Nodes[s.node]; n.Memory > 0 && s.spec.Job.Memory != (job.Memory{}) && o.Limits.Memory == 0 {
-		o.Limits.Memory = n.Memory << 20
+	if o.Limits.Memory == 0 {
+		o.Limits.Memory = s.memoryLimit()
 	}
+}
+
+// memoryLimit is how many bytes the step may have on the node, where somebody has said so,
+// of the job or of the step; 0: as many as there are.
+func (s *supervisor) memoryLimit() int64 {
+	if n := &s.spec.Nodes[s.node]; n.Memory > 0 && (s.spec.Job.Memory != (job.Memory{}) || n.Memory < n.JobMemory) {
+		return n.Memory << 20
+	}
+	return 0
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,6 +31,9 @@ type further struct {
 	sent  map[stdio.Type]uint64
 }
 
+// lastTime is how long the last output of a program may take to be read by who asked for it.
+const lastTime = 10 * time.Second
+
 // serveExec runs a program where a rank is.
 func (s *supervisor) serveExec(ctx context.Context, c *control.Conn, text json.RawMessage) error {
 	var e stdio.Exec
@@ -49,6 +53,7 @@ func (s *supervisor) serveExec(ctx context.Context, c *control.Conn, text json.R
 		if err != nil {
 			end = exited{code: fault.CodeFailed}
 		}
+		_ = x.c.SetWriteDeadline(time.Now().Add(lastTime)) // else who does not read keeps the step
 		x.files.drain(outputTime)
 		x.exit(end)
 	})

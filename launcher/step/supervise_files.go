@@ -5,11 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/launcher/rank"
@@ -34,6 +39,7 @@ type rankFiles struct {
 	ours     []*os.File  // our ends of pipes
 	mine     []*os.File  // of child what is this rank's alone
 	readers  sync.WaitGroup
+	taps     []*tap
 	errFile  *os.File // where its stderr goes by itself; nil: through us
 }
 
@@ -105,7 +111,7 @@ func (f *rankFiles) open(o *outputs, name string, kind stdio.Type) (*os.File, er
 	}
 	file, err := o.open(path, f.s.spec.Program.Append)
 	if err != nil {
-		return nil, &fault.Error{What: fmt.Errorf("open output of the step on node %s: %w", f.s.Node, err), Hint: "name another file: --output=FILE"}
+		return nil, fileFault(fmt.Errorf("open output of the step on node %s: %w", f.s.Node, err), "name another file: --output=FILE")
 	}
 	if !f.s.spec.Program.Label || f.s.isBatch() {
 		if kind == stdio.Stderr || f.errFile == nil {
@@ -116,6 +122,28 @@ func (f *rankFiles) open(o *outputs, name string, kind stdio.Type) (*os.File, er
 	l := &labeller{w: file, label: fmt.Sprintf("%*d: ", len(strconv.Itoa(f.s.spec.Tasks-1)), f.m.rank)}
 	return f.pipe(l.write, kind)
 }
+
+// fileFault is about a file that a person named. Where it is the name it is no fault of the
+// node's: others would say the same. Where something is missing, or not this person's, it may
+// be: a file system that is not mounted.
+func fileFault(err error, hint string) error {
+	f := &fault.Error{What: err, Hint: hint}
+	is := func(one error) bool { return errors.Is(err, one) }
+	missing := slices.ContainsFunc([]error{syscall.EACCES, syscall.EPERM, syscall.ENOENT, syscall.ENOTDIR}, is)
+	if missing {
+		f.What = doubtful{err}
+	}
+	if missing || slices.ContainsFunc([]error{syscall.EISDIR, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.EINVAL, syscall.ETXTBSY, syscall.ENXIO}, is) {
+		f.Code = fault.CodeUsage
+	}
+	return f
+}
+
+// doubtful is an error that is the node's fault, or that of who asked.
+type doubtful struct{ error }
+
+// Unwrap is the error.
+func (d doubtful) Unwrap() error { return d.error }
 
 // open opens a file, whose directory is made.
 func (o *outputs) open(path string, appends bool) (*os.File, error) {
@@ -131,12 +159,40 @@ func (o *outputs) open(path string, appends bool) (*os.File, error) {
 	if !appends {
 		flags |= os.O_TRUNC
 	}
-	f, err := os.OpenFile(path, flags, 0o666)
+	f, err := openPatiently(path, flags)
 	if err != nil {
 		return nil, err
 	}
 	o.files[path] = f
 	return f, nil
+}
+
+// fifoTime is how long the other end of a FIFO that a person named may take to be opened.
+const fifoTime = 5 * time.Second
+
+// openPatiently opens a file that a person named. Who opens a FIFO waits for its other end;
+// if that does not come the error is ENXIO, and the open that waits ends with the process.
+func openPatiently(path string, flags int) (*os.File, error) {
+	if st, err := os.Stat(path); err != nil || st.Mode().Type() != fs.ModeNamedPipe {
+		return os.OpenFile(path, flags, 0o666)
+	}
+	type opened struct {
+		f   *os.File
+		err error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		f, err := os.OpenFile(path, flags, 0)
+		done <- opened{f, err}
+	}()
+	t := time.NewTimer(fifoTime)
+	defer t.Stop()
+	select {
+	case o := <-done:
+		return o.f, o.err
+	case <-t.C:
+		return nil, fmt.Errorf("nobody has opened the other end of the FIFO %s within %s: %w", path, fifoTime, syscall.ENXIO)
+	}
 }
 
 func (o *outputs) close() {
@@ -159,16 +215,52 @@ func (f *rankFiles) pipe(take func([]byte), kind stdio.Type) (*os.File, error) {
 	return w, nil
 }
 
+// tap is where a rank's output is read.
+type tap struct {
+	r *os.File
+
+	mu    sync.Mutex
+	given int64 // bytes that were handed on
+	busy  bool  // some are being handed on, which may wait for who takes them
+}
+
+func (t *tap) now(busy bool, given int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.busy = busy
+	t.given += int64(given)
+}
+
+// state is how much was handed on, and whether there is more.
+func (t *tap) state() (given int64, more bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.busy {
+		return t.given, true
+	}
+	if raw, err := t.r.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { // an error is that it is closed: all was read
+			n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+			more = err == nil && n > 0
+		})
+	}
+	return t.given, more
+}
+
 // read reads what a rank writes until nobody has it open, whoever takes it.
 func (f *rankFiles) read(r *os.File, take func([]byte), kind stdio.Type) {
+	t := &tap{r: r}
+	f.taps = append(f.taps, t)
 	f.readers.Go(func() {
 		defer r.Close()
 		b := make([]byte, 16<<10)
 		for {
 			n, err := r.Read(b)
 			if n > 0 {
+				t.now(true, 0)
 				f.m.tail.add(kind, b[:n])
 				take(b[:n])
+				t.now(false, n)
 			}
 			if err != nil {
 				take(nil)
@@ -190,22 +282,72 @@ func (f *rankFiles) handed() {
 }
 
 // drain waits until all output was read, or for a time: then somebody else still has it
-// open, who ends with the step.
+// open, who ends with the step. What the rank itself has written is waited for, as long as
+// who takes it has the readers wait.
 func (f *rankFiles) drain(most time.Duration) {
 	done := make(chan struct{})
 	go func() {
 		f.readers.Wait()
 		close(done)
 	}()
-	select {
-	case <-done:
-	case <-time.After(most):
+	ended := func(wait time.Duration) bool {
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		select {
+		case <-done:
+			return true
+		case <-t.C:
+			return false
+		}
 	}
+	begin := f.tapped()
+	if ended(most) {
+		return
+	}
+	for idle := 0; idle < 2; { // who has just read is not busy yet
+		idle++
+		for i, t := range f.taps {
+			if given, more := t.state(); more && given-begin[i] < maxPipe {
+				idle = 0
+			}
+		}
+		if ended(drainPause) {
+			return
+		}
+	}
+}
+
+const (
+	// maxPipe is how much of a rank's may be in its pipe when it ends: the most that the kernel
+	// lets users have, and what is being handed on. What comes behind is a child's.
+	maxPipe    = 1<<20 + 16<<10
+	drainPause = 10 * time.Millisecond
+)
+
+// tapped is how much was handed on of each stream.
+func (f *rankFiles) tapped() []int64 {
+	all := make([]int64, len(f.taps))
+	for i, t := range f.taps {
+		all[i], _ = t.state()
+	}
+	return all
 }
 
 // say adds a text of ours to the rank's stderr.
 func (f *rankFiles) say(text string) {
 	f.m.tail.add(stdio.Stderr, []byte(text))
+	f.put(text)
+}
+
+// putOut adds a text of ours to the rank's stdout, while the rank does not have it yet.
+func (f *rankFiles) putOut(text string) {
+	if out := f.child[1]; out != nil {
+		_, _ = io.WriteString(out, text) // who reads it is asked for by the rank, too
+	}
+}
+
+// put adds a text to the rank's stderr that is not the rank's.
+func (f *rankFiles) put(text string) {
 	if f.errFile != nil {
 		_, _ = io.WriteString(f.errFile, text) // the rank's end says the same
 		return
@@ -300,4 +442,31 @@ func (l *labeller) write(b []byte) {
 	if len(out) > 0 {
 		_, _ = l.w.Write(out) // as for a rank that writes by itself, but it is not told
 	}
+}
+
+// spoolOf is the file of a spool, which is there once there is something in it: most jobs
+// write into files of their own. Who uses it has a lock.
+type spoolOf struct {
+	name string
+	file *os.File
+}
+
+// WriteAt implements stdio.File.
+func (f *spoolOf) WriteAt(b []byte, at int64) (int, error) {
+	if f.file == nil {
+		file, err := os.OpenFile(f.name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			return 0, fmt.Errorf("make spool: %w", err)
+		}
+		f.file = file
+	}
+	return f.file.WriteAt(b, at)
+}
+
+// ReadAt implements stdio.File.
+func (f *spoolOf) ReadAt(b []byte, at int64) (int, error) {
+	if f.file == nil {
+		return 0, io.EOF
+	}
+	return f.file.ReadAt(b, at)
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -39,12 +40,13 @@ const (
 func superviseMain(dir string) int {
 	o := SuperviseOptions{
 		Dir: dir, Node: "n1", Lease: time.Minute, Marker: "GANGWAY_STEP=test/n1/17.1.0.1", Program: "/bin/sh",
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Programs: filepath.Join(filepath.Dir(dir), "programs"),
+		Log:      slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	if ms, err := strconv.Atoi(os.Getenv("LEASE")); err == nil {
 		o.Lease = time.Duration(ms) * time.Millisecond
 	}
-	o.Container = func(spec *job.StepSpec) (Options, func(), error) {
+	o.Container = func(spec *job.StepSpec, _ func(done, total int64)) (Options, func(), error) {
 		if spec.Program.Container[0] == "--missing" {
 			return Options{}, nil, errors.New("open image: there is none")
 		}
@@ -70,6 +72,21 @@ func rankMain(args []string) int {
 			fmt.Println(value + "=" + os.Getenv(value))
 		case "out":
 			fmt.Println(value)
+		case "pid":
+			fmt.Println("own number:", os.Getenv("SLURM_TASK_PID") == strconv.Itoa(os.Getpid()))
+		case "cpus":
+			fmt.Println("cpus", mayUse())
+		case "memory": // MiB that are used
+			n, _ := strconv.Atoi(value)
+			b := make([]byte, n<<20)
+			for i := range b {
+				b[i] = byte(i)
+			}
+			time.Sleep(time.Duration(len(b))) // 0.3 s, so that all of it is needed
+		case "limit":
+			var l unix.Rlimit
+			err := unix.Getrlimit(limitNumbers()[value], &l)
+			fmt.Println(value, l.Cur, err)
 		case "err":
 			fmt.Fprintln(os.Stderr, value)
 		case "cat":
@@ -97,6 +114,11 @@ func rankMain(args []string) int {
 		case "sleep":
 			d, _ := time.ParseDuration(value)
 			time.Sleep(d)
+		case "spin": // processor time that is used
+			d, _ := time.ParseDuration(value)
+			for used := cpuTime(); cpuTime() < used+d; {
+				_ = bytes.Repeat([]byte("x"), 1000)
+			}
 		case "child": // that outlives this one, in a session of its own
 			cmd := exec.Command("/proc/self/exe", rankArg, "sleep=1m")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -104,6 +126,8 @@ func rankMain(args []string) int {
 				return 9
 			}
 			fmt.Println("child", cmd.Process.Pid)
+		case "trap": // 5: the signal came, and the child lives; 6: the child has ended
+			return trapMain()
 		case "exit":
 			n, _ := strconv.Atoi(value)
 			return n
@@ -117,6 +141,36 @@ func rankMain(args []string) int {
 		}
 	}
 	return 0
+}
+
+// cpuTime is the processor time of this process.
+func cpuTime() time.Duration {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+		return time.Hour
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+// trapMain waits for SIGHUP, and says whether its child had it, too.
+func trapMain() int {
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, syscall.SIGHUP)
+	cmd := exec.Command("/proc/self/exe", rankArg, "sleep=1m")
+	if err := cmd.Start(); err != nil {
+		return 9
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	fmt.Println("ready")
+	<-got
+	select {
+	case <-ended:
+		return 6
+	case <-time.After(200 * time.Millisecond): // it would have had the signal at the same time
+		_ = cmd.Process.Kill()
+		return 5
+	}
 }
 
 // testStep is a step of a test, on node n1.

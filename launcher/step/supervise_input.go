@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/launcher/stdio"
 )
 
@@ -62,9 +61,9 @@ func (s *supervisor) openInput(in *input, m *member) error {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(s.cwd, path)
 	}
-	f, err := os.Open(path)
+	f, err := openPatiently(path, os.O_RDONLY)
 	if err != nil {
-		return &fault.Error{What: fmt.Errorf("open input of the step on node %s: %w", s.Node, err), Hint: "name another file: --input=FILE"}
+		return fileFault(fmt.Errorf("open input of the step on node %s: %w", s.Node, err), "name another file: --input=FILE")
 	}
 	m.files.child[0], m.files.mine = f, append(m.files.mine, f)
 	return nil

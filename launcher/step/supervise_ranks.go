@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"sync"
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/proc"
 	"github.com/gangway-hpc/gangway/launcher/rank"
 	"github.com/gangway-hpc/gangway/launcher/stdio"
 )
@@ -37,34 +39,58 @@ func (s *supervisor) startRanks(ctx context.Context) {
 	errs := make([]error, len(s.ranks))
 	var wg sync.WaitGroup
 	for i, m := range s.ranks {
-		wg.Go(func() {
-			p, err := s.runner.start(ctx, launch{m: m, files: m.files}, env)
-			m.files.handed()
-			s.mu.Lock()
-			m.process = p
-			s.mu.Unlock()
-			switch {
-			case err == nil:
-				if t := p.Terminal(); t != nil {
-					m.files.relay(t, s.input)
-					s.clients.addTerminal(t)
-				}
-				s.alive.Go(func() { s.follow(m, p) })
-			case isCommand(err):
-				m.files.say(fault.Text("gangway", err, false))
-				s.alive.Go(func() { s.ended(m, exited{code: fault.Code(err)}) })
-			default:
-				errs[i] = err
-			}
-		})
+		if s.spec.Program.TaskProlog != "" {
+			s.alive.Go(func() { s.startLater(ctx, m, env) })
+			continue
+		}
+		wg.Go(func() { errs[i] = s.startRank(ctx, &launch{m: m, files: m.files, args: m.args}, env) })
 	}
 	wg.Wait()
+	s.mu.Lock()
+	s.started, s.early = true, nil
+	s.mu.Unlock()
 	s.input.begin()
 	if err := errors.Join(errs...); err != nil {
 		s.post(failedIn{*asFault(err, "start the step on node "+s.Node)})
 		return
 	}
 	s.post(startedIn{at})
+}
+
+// startRank starts a rank, or has it end at once where that is its command's fault.
+func (s *supervisor) startRank(ctx context.Context, l *launch, env *rank.Env) error {
+	p, err := s.runner.start(ctx, *l, env)
+	l.files.handed()
+	switch {
+	case err == nil:
+		s.isThere(l.m, p)
+		s.sayBinding(l.m, p.Pid())
+		if t := p.Terminal(); t != nil {
+			l.files.relay(t, s.input)
+			s.clients.addTerminal(t)
+		}
+		s.alive.Go(func() { s.follow(ctx, l, p, env) })
+	case isCommand(err):
+		l.files.say(fault.Text("gangway", err, false))
+		s.alive.Go(func() { s.ended(l.m, exited{code: fault.Code(err)}) })
+	default:
+		return err
+	}
+	return nil
+}
+
+// startLater starts a rank once the program before it has ended. The step counts as started
+// meanwhile: that program may take its time.
+func (s *supervisor) startLater(ctx context.Context, m *member, env *rank.Env) {
+	l := &launch{m: m, files: m.files, args: m.args}
+	if end, ok := s.prolog(ctx, l, env); !ok {
+		m.files.handed()
+		s.ended(m, end)
+		return
+	}
+	if err := s.startRank(ctx, l, env); err != nil {
+		s.post(failedIn{*asFault(err, "start the step on node "+s.Node)})
+	}
 }
 
 // checkImage refuses to start ranks in another image than the first node's.
@@ -87,13 +113,14 @@ func isCommand(err error) bool {
 }
 
 // follow waits for the end of a rank.
-func (s *supervisor) follow(m *member, p process) {
+func (s *supervisor) follow(ctx context.Context, l *launch, p process, env *rank.Env) {
 	e, err := p.Wait()
 	if err != nil {
-		s.Log.Error("how a rank ended is not known", "rank", m.rank, "err", err)
+		s.Log.Error("how a rank ended is not known", "rank", l.m.rank, "err", err)
 		e = exited{code: fault.CodeFailed}
 	}
-	s.ended(m, e)
+	s.epilog(ctx, l, env)
+	s.ended(l.m, e)
 }
 
 // outputTime is how long the output of a rank that has ended may take, before its end is
@@ -127,8 +154,16 @@ func (s *supervisor) ended(m *member, e exited) {
 // cleanTime bounds how long what is left of a step is waited for.
 const cleanTime = 30 * time.Second
 
-// clean ends everything that is left.
-func (s *supervisor) clean(ctx context.Context) {
+// leaveTime is how long what a script has started may still take that was told to end with it:
+// srun says what becomes of its step. A shell does not wait for it.
+const leaveTime = 2 * time.Second
+
+// clean ends everything that is left. told says that it was told to end, and its time is not
+// up.
+func (s *supervisor) clean(ctx context.Context, told bool) {
+	if b, ok := s.runner.(*bare); ok && told && s.isBatch() {
+		b.await(leaveTime)
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
 	defer cancel()
 	if s.port != nil {
@@ -143,7 +178,25 @@ func (s *supervisor) clean(ctx context.Context) {
 	if s.output != nil {
 		s.output.close()
 	}
+	left := leftBehind()
+	s.mu.Lock()
+	s.left = left
+	s.mu.Unlock()
 	s.post(cleanedIn{})
+}
+
+// buryTime is how long children that have ended may wait for being waited for.
+const buryTime = 200 * time.Millisecond
+
+// leftBehind are the processes that are left when everything of the step has been ended, for
+// people; empty: there are none.
+func leftBehind() string {
+	for deadline := time.Now().Add(buryTime); !childless(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Sprintf("processes %d", proc.Children(os.Getpid()))
+		}
+	}
+	return ""
 }
 
 // tail keeps the last bytes of a rank's output.

@@ -110,6 +110,23 @@ func TestSuperviseSignals(t *testing.T) {
 			t.Errorf("a signal to all: %+v", end.Ranks)
 		}
 
+		// What comes before a rank is there is not lost: nobody sends it again.
+		for sig, request := range map[syscall.Signal]control.Request{
+			syscall.SIGTERM: {Signal: int(syscall.SIGTERM)},
+			syscall.SIGKILL: {Kill: &control.Kill{Why: "at once"}},
+		} {
+			s = start(t, command(spec(8), "sleep=1m"))
+			s.await() // that it is prepared
+			s.send(control.Request{Start: &control.Start{}})
+			s.send(request)
+			s.await() // that it has started
+			for _, r := range s.ended().Ranks {
+				if r.Signal != int(sig) {
+					t.Errorf("%v at the start: %+v", sig, r)
+				}
+			}
+		}
+
 		wait := command(spec(2), "exitrank=0", "sleep=1m")
 		wait.Program.WaitAfterExit = 50 * job.Millisecond
 		s = start(t, wait)
@@ -118,13 +135,35 @@ func TestSuperviseSignals(t *testing.T) {
 			t.Errorf("wait after exit: %+v", end.Ranks)
 		}
 	})
+	forms(t, func(t *testing.T, spec specFunc, start startFunc) {
+		// A signal to the rank alone leaves what it waits for alive, one to all does not.
+		for sig, want := range map[int]int{-int(syscall.SIGHUP): 5, int(syscall.SIGHUP): 6} {
+			s := start(t, command(spec(1), "trap"))
+			c := s.io(stdio.Hello{Primary: true, Follow: true})
+			s.begin()
+			for f, err := c.r.Next(); f.Type != stdio.Stdout; f, err = c.r.Next() { // its child runs
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.send(control.Request{Signal: sig})
+			if end := s.ended(); end.Ranks[0].Exit != want {
+				t.Errorf("signal %d: %+v", sig, end.Ranks)
+			}
+		}
+	})
 	s := supervise(t, stepSpec(2, "sh", "-c", `trap "echo told" TERM; echo ready; while :; do sleep 0.05; done`))
 	c := s.io(stdio.Hello{Primary: true, Follow: true})
 	s.begin()
-	if f, err := c.r.Next(); err != nil {
-		t.Fatal(f, err)
+	for ready := map[uint32]bool{}; len(ready) < 2; { // what both have said, their traps are set before
+		f, err := c.r.Next()
+		if err != nil {
+			t.Fatal(f, err)
+		}
+		if f.Type == stdio.Stdout {
+			ready[f.Rank] = true
+		}
 	}
-	time.Sleep(100 * time.Millisecond) // both have said it by then
 	begin := time.Now()
 	s.send(control.Request{Kill: &control.Kill{GraceMS: 60000, Why: "time limit"}})
 	s.send(control.Request{Kill: &control.Kill{GraceMS: 300, Why: "less patience"}})
@@ -375,7 +414,7 @@ func TestSuperviseSlowReader(t *testing.T) {
 			}
 			size[f.Rank] += uint64(len(f.Data))
 		case stdio.Gap:
-			_, n, _ := f.Lost()
+			_, n, _, _ := f.Lost()
 			size[f.Rank] += n
 			lost += n
 		case stdio.StepEnd:
@@ -388,6 +427,72 @@ func TestSuperviseSlowReader(t *testing.T) {
 			}
 			return
 		}
+	}
+}
+
+// TestSuperviseWhole: a client that reads slowly, and after the ranks have ended, gets every
+// byte, far more than is kept; what ranks leave in their pipes is part of it.
+func TestSuperviseWhole(t *testing.T) {
+	s := supervise(t, command(stepSpec(2), "fill=1600", "out=last")) // 100 MiB each
+	c := s.io(stdio.Hello{Primary: true, Follow: true})
+	s.begin()
+	size, last := map[uint32]uint64{}, map[uint32]string{}
+	for pauses := 0; ; {
+		f, err := c.r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch f.Type {
+		case stdio.Stdout:
+			if f.Offset != size[f.Rank] {
+				t.Fatalf("offset %d after %d", f.Offset, size[f.Rank])
+			}
+			size[f.Rank] += uint64(len(f.Data))
+			last[f.Rank] = string(f.Data[max(0, len(f.Data)-5):])
+			if all := size[0] + size[1]; all > uint64(pauses+1)*50<<20 { // three times
+				pauses++
+				time.Sleep(readerPatience * 7 / 10)
+			}
+		case stdio.Gap:
+			_, n, _, _ := f.Lost()
+			t.Fatalf("%d bytes of rank %d are lost", n, f.Rank)
+		case stdio.StepEnd:
+			if want := uint64(1600<<16 + 5); size[0] != want || size[1] != want || last[0] != "last\n" || last[1] != "last\n" {
+				t.Errorf("%v of %d each, %v", size, want, last)
+			}
+			return
+		}
+	}
+}
+
+// TestDrain: the end of a rank waits for what it has written, as long as who takes that waits,
+// and not for a child that has its output open.
+func TestDrain(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close() // the child's
+	f := &rankFiles{m: &member{}}
+	goOn, took := make(chan struct{}), 0
+	f.read(r, func(b []byte) { <-goOn; took += len(b) }, stdio.Stdout)
+	if _, err := w.Write(make([]byte, 60_000)); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.drain(10 * time.Millisecond)
+	}()
+	select {
+	case <-done:
+		t.Fatal("output that was written is not waited for")
+	case <-time.After(200 * time.Millisecond):
+	}
+	close(goOn)
+	<-done
+	if given, more := f.taps[0].state(); given != 60_000 || more {
+		t.Errorf("%d bytes were handed on, more: %v", given, more)
 	}
 }
 
@@ -409,13 +514,34 @@ func TestSuperviseNotStarted(t *testing.T) {
 	}
 	environ := []string{"IMAGE=" + image, "RUN=" + t.TempDir()}
 	check("no image", startSupervisor(t, contained("--missing"), environ...), "there is none", true)
-	missing := stepSpec(1, "true")
-	missing.Program.Cwd = []byte("/no/such/directory")
-	missing.Key.Step = job.BatchStep
-	check("no directory", startSupervisor(t, missing), "enter working directory", true)
+	for _, dir := range []string{"/no/such/directory", "/dev/null", strings.Repeat("/x", 3000)} {
+		missing := stepSpec(1, "true")
+		missing.Program.Cwd = []byte(dir)
+		missing.Key.Step = job.BatchStep
+		s := startSupervisor(t, missing)
+		check("no directory", s, "enter working directory", false)
+		if end := s.kept(); end.Fault.Doubtful != (len(dir) < 3000) { // a name that is too long is so everywhere
+			t.Errorf("%.20s: %+v", dir, end.Fault)
+		}
+	}
+	fifos := t.TempDir()
+	unread, unwritten := stepSpec(1, "true"), stepSpec(1, "true")
+	for name, file := range map[string]*string{"out": &unread.Program.Output, "in": &unwritten.Program.Input} {
+		*file = filepath.Join(fifos, name)
+		if err := syscall.Mkfifo(*file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("FIFO without a reader", startSupervisor(t, unread), "other end of the FIFO", false)
+	check("FIFO without a writer", startSupervisor(t, unwritten), "other end of the FIFO", false)
 	input := stepSpec(1, "true")
 	input.Program.Input = "no-such-file"
-	check("no input", startSupervisor(t, input), "open input", true)
+	check("no input", startSupervisor(t, input), "open input", false)
+	for _, name := range []string{"/proc/no/file", "/dev/null/file", "/", strings.Repeat("x", 300)} {
+		output := stepSpec(1, "true")
+		output.Program.Output = name
+		check("output "+name, startSupervisor(t, output), "open output", false)
+	}
 
 	s := supervise(t, contained("--ok"), environ...)
 	if e := s.await(); e.Prepared == nil {

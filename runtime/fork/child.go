@@ -147,7 +147,7 @@ func (m *Machine) run(ops []code, to plan.Reg) (index uint32, errno uintptr) {
 		case uint8(plan.Exec):
 			errno = m.execute()
 		case kindFormat:
-			m.format(c.arg[0], m.regs[c.arg[1]])
+			m.format(c.arg[0], m.regs[c.arg[1]], int(c.arg[2]))
 		}
 		if errno != 0 {
 			if !may(c, errno) {
@@ -372,13 +372,12 @@ func (m *Machine) execute() uintptr {
 // atFDCWD is AT_FDCWD as the kernel gets it.
 const atFDCWD = ^uintptr(99)
 
-// format writes a register's number into a link.
+// format writes a register's number into a link, behind what it begins with.
 //
 //go:nosplit
 //go:norace
 //go:nocheckptr
-func (m *Machine) format(link, n uintptr) {
-	at := len(linkName)
+func (m *Machine) format(link, n uintptr, at int) {
 	div := uintptr(1)
 	for n/div >= 10 {
 		div *= 10

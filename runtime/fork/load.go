@@ -234,6 +234,9 @@ func (m *Machine) load(ops []plan.Op, to *[]code, first int) error {
 			if err := m.exec(o); err != nil {
 				return err
 			}
+			if o.PID != "" {
+				codes = append(codes, code{kind: kindFormat, index: c.index, arg: [6]uintptr{uintptr(len(m.links) - 1), uintptr(o.PIDFrom), uintptr(len(o.PID) + 1)}})
+			}
 			codes = append(codes, c)
 			continue
 		}
@@ -247,7 +250,7 @@ func (m *Machine) load(ops []plan.Op, to *[]code, first int) error {
 				c.regs |= 1 << k
 			}
 			if a.Kind == plan.Link {
-				codes = append(codes, code{kind: kindFormat, index: c.index, arg: [6]uintptr{uintptr(len(m.links) - 1), a.N}})
+				codes = append(codes, code{kind: kindFormat, index: c.index, arg: [6]uintptr{uintptr(len(m.links) - 1), a.N, uintptr(len(linkName))}})
 			}
 			c.arg[k] = v
 		}
@@ -287,15 +290,20 @@ func (m *Machine) argument(a plan.Arg) (uintptr, error) {
 		m.keep = append(m.keep, prog)
 		return uintptr(unsafe.Pointer(prog)), nil
 	case plan.Link:
-		link := new([32]byte)
-		copy(link[:], linkName)
-		m.links = append(m.links, link)
-		return uintptr(unsafe.Pointer(link)), nil
+		return uintptr(unsafe.Pointer(m.link(linkName))), nil
 	case plan.Data:
 		return m.text(a.F(int(m.regs[a.N])))
 	default:
 		return a.N, nil
 	}
+}
+
+// link is a text that ends with a number which is known later.
+func (m *Machine) link(name string) *[32]byte {
+	link := new([32]byte)
+	copy(link[:], name)
+	m.links = append(m.links, link)
+	return link
 }
 
 func (m *Machine) bytes(b []byte) uintptr {
@@ -311,11 +319,14 @@ func (m *Machine) text(s string) (uintptr, error) {
 	return m.bytes(append([]byte(s), 0)), nil
 }
 
-// list is the address of a list of texts that ends with 0.
-func (m *Machine) list(texts []string) (uintptr, error) {
+// list is the address of a list of texts, and more, that ends with 0.
+func (m *Machine) list(texts []string, more ...*[32]byte) (uintptr, error) {
 	list, err := syscall.SlicePtrFromStrings(texts)
 	if err != nil {
 		return 0, fmt.Errorf("a text with a zero byte: %w", err)
+	}
+	for _, one := range more {
+		list = append(list[:len(list)-1], &one[0], nil)
 	}
 	m.keep = append(m.keep, list)
 	return uintptr(unsafe.Pointer(unsafe.SliceData(list))), nil
@@ -333,7 +344,14 @@ func (m *Machine) exec(o *plan.Op) (err error) {
 	if m.argv, err = m.list(o.Argv); err != nil {
 		return fmt.Errorf("argument: %w", err)
 	}
-	if m.env, err = m.list(o.Env); err != nil {
+	var number []*[32]byte
+	if o.PID != "" {
+		if len(o.PID) > 20 {
+			return fmt.Errorf("name of a variable, %s: %w", o.PID, syscall.ENAMETOOLONG)
+		}
+		number = append(number, m.link(o.PID+"="))
+	}
+	if m.env, err = m.list(o.Env, number...); err != nil {
 		return fmt.Errorf("environment: %w", err)
 	}
 	return nil

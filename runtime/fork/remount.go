@@ -154,7 +154,7 @@ func (m *Machine) remountLine(i, end, n, flags uintptr) (errno uintptr) {
 	default:
 		return errno
 	}
-	m.format(uintptr(m.mounts.link), fd)
+	m.format(uintptr(m.mounts.link), fd, len(linkName))
 	errno = m.remount(fd, flags, m.mounts.linkPtr)
 	sys(unix.SYS_CLOSE, fd, 0, 0, 0, 0, 0)
 	if errno == uintptr(syscall.EINVAL) {

@@ -126,6 +126,10 @@ type Op struct {
 	SkipDone int
 
 	Argv, Env []string // of Exec
+	// PID names a variable of Exec, of at most 20 bytes, that has the number in the register
+	// PIDFrom; empty: there is none.
+	PID     string
+	PIDFrom Reg
 }
 
 // String says what o does.

@@ -11,12 +11,13 @@ import (
 // account notes the end of a run for the accounting.
 func (c *core) account(r *run, f fate) {
 	v := c.jobView(r.Of.Job)
-	if v == nil {
+	if v == nil || f.Unstored {
 		return
 	}
 	c.fillRun(v, r)
 	v.State, v.End, v.Attempt, v.Phase, v.Reason = f.State, c.now, r.Of.Attempt, "", "None"
 	v.Exit, v.Signal, v.Fault, v.Failed, v.FailedRanks = f.Exit, f.Signal, f.Fault, f.Failed, f.FailedRanks
+	v.CancelledBy, v.Requeued = f.By, f.Requeue
 	v.Spec, v.Expected = nil, 0
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -36,7 +37,7 @@ func (c *core) account(r *run, f fate) {
 // accountPending notes the end of a job that did not run.
 func (c *core) accountPending(id job.ID) {
 	v := c.jobView(id)
-	if v == nil || !v.State.Done() {
+	if v == nil || !v.State.Done() || c.nobodys(id) {
 		return
 	}
 	v.Spec = nil
@@ -57,7 +58,10 @@ func (c *core) accountPending(id job.ID) {
 
 // accountStep notes the end of a step for the accounting.
 func (c *core) accountStep(r *run, st *step) {
-	v := c.stepView(r, st, true)
+	if c.nobodys(r.Of.Job) {
+		return
+	}
+	v := c.stepView(st, true)
 	for i := range v.Ends {
 		v.Ends[i].Ranks = slices.Clone(v.Ends[i].Ranks)
 		for k := range v.Ends[i].Ranks {

@@ -139,3 +139,26 @@ func BenchmarkQueue(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkLaunch is how long a step of 256 nodes with 8 ranks each takes from its request to
+// the moment at which all ranks are said to run, with agents that only pretend, each with a
+// session of its own.
+func BenchmarkLaunch(b *testing.B) {
+	const nodes = 256
+	w := newWorld(b, nodes)
+	w.runFor(0)
+	id := w.allocation(nodes)
+	used := processorTime(b)
+	for b.Loop() {
+		s := w.step(id, stepRequest(nodes, 8*nodes))
+		path := fmt.Sprintf("/v1/jobs/%v/steps/%v", id, s.Key.Step)
+		for now := (api.Step{}); now.Phase != "running"; {
+			w.get(path, &now)
+		}
+		b.StopTimer()
+		w.do("DELETE", path, nil, nil)
+		w.stepEnd(s)
+		b.StartTimer()
+	}
+	b.ReportMetric(float64((processorTime(b)-used).Microseconds())/float64(b.N), "cpu-us/launch")
+}

@@ -3,9 +3,9 @@ package server
 import (
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/store"
 )
@@ -18,11 +18,12 @@ import (
 type committer struct {
 	store  store.Store
 	log    *slog.Logger
-	failed func(queue []output, err error) // has the core refuse the jobs in what could not be stored
-	broken atomic.Bool                     // the store takes nothing at the moment
+	failed func(queue []output, err error) []output // has the core refuse the jobs in what could not be stored
 	fatal  func(error)
 
 	mu      sync.Mutex
+	trouble chan struct{} // closed while the store takes nothing
+	why     error         // it takes nothing
 	queue   []output
 	ready   chan struct{} // one token
 	closing bool
@@ -32,7 +33,50 @@ type committer struct {
 }
 
 func newCommitter(st store.Store, log *slog.Logger, m *meter) *committer {
-	return &committer{store: st, log: log, ready: make(chan struct{}, 1), ended: make(chan struct{}), meter: m}
+	return &committer{store: st, log: log, ready: make(chan struct{}, 1), ended: make(chan struct{}), trouble: make(chan struct{}), meter: m}
+}
+
+// troubled is closed while the store takes nothing.
+func (c *committer) troubled() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.trouble
+}
+
+// broken says whether the store takes nothing at the moment.
+func (c *committer) broken() bool {
+	select {
+	case <-c.troubled():
+		return true
+	default:
+		return false
+	}
+}
+
+// setBroken notes that the store takes nothing, and why, or, by nil, that it does again.
+func (c *committer) setBroken(why error) {
+	broken := c.broken()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.why = why
+	switch {
+	case why != nil && !broken:
+		close(c.trouble)
+	case why == nil && broken:
+		c.trouble = make(chan struct{})
+	}
+}
+
+// refusal is the answer to who wants something to be stored while nothing is. next is what to
+// do when there is room.
+func (c *committer) refusal(what, next string) *api.Error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := &api.Error{What: what, Kind: "CAN_NOT_SAVE", Hint: "make room where the controller keeps its state" + next + "; jobs that run go on"}
+	if c.why != nil { // else it has just begun to take something
+		e.Cause = c.why.Error()
+	}
+	return e
 }
 
 // drop notes that a job was refused because it could not be stored, and refused says so.
@@ -103,7 +147,7 @@ func (c *committer) run() {
 func (c *committer) commit(queue []output) {
 	for try := 0; ; try++ {
 		b := together(queue)
-		if len(b.Events)+len(b.Jobs)+len(b.Steps) == 0 {
+		if len(b.Events)+len(b.Jobs)+len(b.Steps)+len(b.Drop) == 0 {
 			break
 		}
 		began := time.Now()
@@ -112,21 +156,22 @@ func (c *committer) commit(queue []output) {
 			c.meter.committed(time.Since(began), len(b.Events))
 			if try > 0 {
 				c.log.Info("store works again", "count", try)
-				c.broken.Store(false)
+				c.setBroken(nil)
 			}
 			break
 		}
 		c.meter.failures.Inc()
 		if store.IsFenced(err) {
+			c.setBroken(err)
 			c.fatal(err)
 			return
 		}
-		c.broken.Store(true)
+		c.setBroken(err)
 		if try == 0 {
 			c.log.Error("store takes nothing", "err", err)
 		}
 		// What is refused is cancelled before it is stored, so that it never is without that.
-		c.failed(queue, err)
+		queue = c.failed(queue, err)
 		more, closing := c.take()
 		queue = append(queue, more...)
 		if closing && try > 3 {
@@ -151,6 +196,7 @@ func together(queue []output) *store.Batch {
 	for i := range queue {
 		o := &queue[i].batch
 		b.Events = append(b.Events, o.Events...)
+		b.Drop = append(b.Drop, o.Drop...)
 		b.Blobs = append(b.Blobs, o.Blobs...)
 		b.Jobs = append(b.Jobs, o.Jobs...)
 		b.Steps = append(b.Steps, o.Steps...)

@@ -10,6 +10,7 @@ import (
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/store"
+	"github.com/gangway-hpc/gangway/sched"
 )
 
 // core is the state with what is known of the present. It belongs to one goroutine: [core.loop]
@@ -23,18 +24,23 @@ type core struct {
 	commit *committer
 	inputs chan func(*core)
 	now    job.Time // of the input that is being taken
+	time   clock
+	began  time.Time // when the controller started
 
 	nodes     map[string]*node
 	holders   map[job.ID]*holding
 	precaches map[string]*precaching
-	out       output          // of the present turn
-	touched   map[job.ID]bool // jobs that changed in this turn
-	stored    map[string]bool // digests of blobs that are in the store, or will be before what comes
-	late      job.Time        // when the next tick is due
-	forgot    job.Time        // when the latest jobs were forgotten
+	out       output            // of the present turn
+	views     []sched.JobView   // room for those of a query
+	places    map[string]string // of nodes in the tree of switches
+	touched   map[job.ID]bool   // jobs that changed in this turn
+	stored    map[string]bool   // digests of blobs that are in the store, or will be before what comes
+	fresh     map[string]bool   // digests of blobs that were needed since the latest snapshot
+	late      job.Time          // when the next tick is due
+	forgot    job.Time          // when the latest jobs were forgotten
+	asked     prefetched        // images that nodes were told to have ready
 	watch     watchers
 	meter     *meter
-	seq       uint64          // of events that were made
 	saving    sync.Mutex      // while a snapshot is written
 	saved     uint64          // of the latest snapshot
 	stopped   <-chan struct{} // closed when the core has ended
@@ -52,6 +58,7 @@ type waiting struct {
 	id     job.ID
 	n      int         // with its tasks
 	refuse func(error) // if it could not be stored
+	blobs  []string    // digests of those that are stored for it first
 }
 
 // Bounds of a turn, and the span of ticks.
@@ -111,9 +118,6 @@ func (c *core) loop(ctx context.Context) {
 	}
 }
 
-// clock reads the clock. Time does not go back.
-func (c *core) clock() { c.now = max(job.Time(c.opts.Now().UnixMilli()), c.sched.Now(), 1) }
-
 // gather takes what else is queued.
 func (c *core) gather() {
 	for range maxInputs {
@@ -128,8 +132,12 @@ func (c *core) gather() {
 
 // turn decides, sees to what changed, and hands everything to the committer.
 func (c *core) turn() {
+	began, deciding, decided := time.Now(), time.Duration(0), 0
 	for range 4 { // what is decided may end what lets more be decided
-		for _, e := range c.sched.Decide(c.now) {
+		before := time.Now()
+		events := c.sched.Decide(c.now)
+		deciding, decided = deciding+time.Since(before), decided+len(events)
+		for _, e := range events {
 			c.decided(e)
 		}
 		if c.now >= c.late {
@@ -142,11 +150,12 @@ func (c *core) turn() {
 	}
 	c.publish()
 	c.flush()
+	c.meter.turned(time.Since(began), deciding, decided)
 }
 
 // flush hands what the turn made to the committer.
 func (c *core) flush() {
-	if len(c.out.batch.Events) == 0 && len(c.out.effects) == 0 {
+	if len(c.out.batch.Events) == 0 && len(c.out.batch.Drop) == 0 && len(c.out.effects) == 0 {
 		return
 	}
 	c.commit.put(c.out)
@@ -157,6 +166,7 @@ func (c *core) flush() {
 func (c *core) emit(e any) {
 	b, err := encode(e)
 	if err == nil {
+		c.meter.tally.event(e, func(id job.ID) bool { return c.runs[id] == nil })
 		err = c.follow(e)
 	}
 	if err != nil {
@@ -242,8 +252,12 @@ func (c *core) tick() {
 	c.tickNodes()
 	for _, r := range c.runs {
 		c.drive(r)
+		for _, st := range r.Steps {
+			c.tellProgress(r, st)
+		}
 	}
 	c.tickHolders()
+	c.prefetch()
 	if c.now >= c.forgot.Add(job.Minute) {
 		c.forgot = c.now
 		c.forget(c.now)

@@ -63,7 +63,7 @@ func TestRestartAdopts(t *testing.T) {
 func TestCrashesLoseNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 4)
-	w.every = 40 // snapshots in between
+	w.every, w.keep = 40, 60 // snapshots in between, and what is before them goes
 	acked := map[job.ID]string{}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for round := range 12 {
@@ -125,7 +125,10 @@ func TestCrashesLoseNothing(t *testing.T) {
 	db := w.store.Store
 	w.store.mu.Unlock()
 	seen := map[job.ID]bool{}
-	if err := db.Read(t.Context(), 0, func(_ uint64, b []byte) error {
+	if db.Pruned() == 0 {
+		t.Error("no event was removed")
+	}
+	if err := db.Read(t.Context(), db.Pruned(), func(_ uint64, b []byte) error {
 		e, err := decode(b)
 		if s, ok := e.(submitted); ok {
 			if seen[s.ID] {
@@ -187,7 +190,7 @@ func TestReplayIsTheState(t *testing.T) {
 	if !slices.Equal(after, again) {
 		t.Errorf("from the snapshot %s\nand from the log   %s", again, after)
 	}
-	if seq, _, err := w.store.Snapshot(); seq == 0 || err != nil {
+	if seq, err := w.store.Restore(t.Context(), func(uint64, []byte) error { return nil }); seq == 0 || err != nil {
 		t.Errorf("the snapshot is of event %d, %v", seq, err)
 	}
 }
@@ -224,6 +227,11 @@ func TestStoreTakesNothing(t *testing.T) {
 			t.Errorf("submit without space: %v", err)
 		}
 	}
+	var page api.Page[api.Job]
+	w.get("/v1/jobs?recent=1", &page)
+	if len(page.Items) != 1 || page.Items[0].ID != running {
+		t.Errorf("after three refusals the queue has %+v", page.Items)
+	}
 	if err := w.call("GET", "/healthz", nil, nil); err == nil {
 		t.Error("the controller says that it is healthy")
 	}
@@ -245,40 +253,35 @@ func TestStoreTakesNothing(t *testing.T) {
 			t.Errorf("job %v was refused and has run", key.Job)
 		}
 	}
+	for _, restart := range w.again() {
+		var past api.Page[api.Past]
+		w.get("/v1/history", &past)
+		for _, p := range past.Items {
+			if p.Job.ID != running && p.Job.ID != next {
+				t.Errorf("job %v was refused and is accounted as %v", p.Job.ID, p.Job.State)
+			}
+		}
+		restart()
+	}
 }
 
 // TestNodeLost: what ran on a node that does not answer is run elsewhere, and nothing is
 // started on the node before it is clean.
 func TestNodeLost(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 2)
-	w.crash()
-	w.cluster.SuspectAfter, w.cluster.LostAfter = 300*job.Millisecond+heartbeatSpan, 800*job.Millisecond+heartbeatSpan
-	w.start()
-	w.runFor(0)
-	id := w.submit(1, func(q *api.Submit) { q.Spec.Requeue = true })
-	j := w.waitState(id, job.Running)
-	first := w.agents[j.NodeList[0]]
-	w.until("it runs", func() bool { return len(w.started()) == 1 })
+	w, id, first := lossy(t)
 	first.pause(true)
-	state := func(want string) func() bool {
-		return func() bool {
-			var n api.Node
-			w.get("/v1/nodes/"+first.node.Name, &n)
-			return n.StateText == want
-		}
-	}
-	w.until("the node is suspect", state("mixed*"))
+	w.until("the node is suspect", first.is("mixed*"))
 	w.until("it runs elsewhere", func() bool {
 		j := w.job(id)
 		return j.State == job.Running && j.Attempt == 2 && j.NodeList[0] != first.node.Name
 	})
-	w.until("the node is down", state("down*"))
+	w.until("the node is down", first.is("down*"))
 	first.mu.Lock()
 	first.dirty = true
 	first.mu.Unlock()
 	first.pause(false)
-	w.until("the node is back", state("idle"))
+	w.until("the node is back", first.is("idle"))
 	second := w.submit(1, func(q *api.Submit) { q.Spec.NodeList = []string{first.node.Name} })
 	w.waitState(second, job.Running)
 	time.Sleep(100 * time.Millisecond)

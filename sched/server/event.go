@@ -24,6 +24,8 @@ type (
 		Text string
 		Old  job.StepKey // the try that this one replaces; zero: none
 		Want *want       // of steps that were asked for
+		// Avoid are nodes on which earlier tries have failed.
+		Avoid []string `json:",omitempty"`
 	}
 	// stepStarting is that all nodes of a step are prepared, and may start it from now on.
 	stepStarting struct {
@@ -34,6 +36,42 @@ type (
 	nodeEnded struct {
 		At  job.Time
 		End job.StepEnd
+	}
+	// stepFailing is that a step is ended since something of it has failed, and what: which of
+	// its nodes have said so by then is not known any more when all have ended.
+	stepFailing struct {
+		At  job.Time
+		Key job.StepKey
+		failing
+	}
+	// stepStopped is that somebody wants the end of a step: its nodes are told, those that
+	// are away when they come back.
+	stepStopped struct {
+		At    job.Time
+		Key   job.StepKey
+		Grace job.Duration
+		Why   string
+	}
+	// signalKept is a signal for a step: it is due until its nodes say that they have it.
+	signalKept struct {
+		At     job.Time
+		Key    job.StepKey
+		Node   string // empty: all that have not ended
+		Signal int    // negative: to a batch script's shell alone
+	}
+	// signalsSent is that a node has the signals of a step, up to one.
+	signalsSent struct {
+		At   job.Time
+		Key  job.StepKey
+		Node string
+		UpTo uint64 // its ID
+	}
+	// jobWarned is that steps were sent the signal that comes before the end of their time.
+	jobWarned struct {
+		At    job.Time
+		ID    job.ID
+		Whole bool         `json:",omitempty"` // the job's own signal
+		Steps []job.StepID `json:",omitempty"` // that have one of their own
 	}
 	// stepDone is the end of a step.
 	stepDone struct {
@@ -54,10 +92,37 @@ type (
 		ID   job.ID
 		Fate fate
 	}
+	// jobNoted is another comment on a job.
+	jobNoted struct {
+		At      job.Time
+		ID      job.ID
+		Comment string
+	}
+	// partitionDeclared is what the configuration says of a partition: who starts the controller
+	// with the same has it as it was changed since.
+	partitionDeclared struct {
+		At        job.Time
+		Partition job.Partition
+	}
 	// jobHeld is that somebody holds an allocation: it ends when nobody does any more.
 	jobHeld struct {
 		At job.Time
 		ID job.ID
+	}
+	// nodeMet is where a node and its agent are reached, as the agent says: it is known
+	// when the controller starts again, before the agent has come back.
+	nodeMet struct {
+		At   job.Time
+		Node string
+		meeting
+	}
+	// imagePinned is to which digest the reference of an image is pinned for a job, or a
+	// whole array, from now on: its ID is the first task's.
+	imagePinned struct {
+		At        job.Time
+		ID        job.ID
+		Reference string // in its canonical form
+		Digest    string
 	}
 	// nodeCleaned is that nothing is left on a node of a job that lost it.
 	nodeCleaned struct {
@@ -75,12 +140,22 @@ type facts struct {
 	Command    string       `json:",omitempty"`
 	Comment    string       `json:",omitempty"`
 	SubmitHost string       `json:",omitempty"`
+	Via        string       `json:",omitempty"` // the node by whose word; empty: by this host's, or a client's
 	SubmitDir  []byte       `json:",omitempty"`
 	Dependency string       `json:",omitempty"`
 	Once       string       `json:",omitempty"`
 	Unheld     bool         `json:",omitempty"`
+	Exclude    []string     `json:",omitempty"` // the Spec's, before nodes failed
 
 	GPUs, GPUsPerNode, GPUsPerTask string `json:",omitempty"`
+
+	Images []string `json:",omitempty"` // that its program and script name literally, of registries
+}
+
+// meeting is where a node is reached.
+type meeting struct {
+	Address string // by ranks and clients: an IP address or a name that resolves
+	Socket  string // of the agent's HTTP service: unix:PATH
 }
 
 // attempt is one run of a job.
@@ -99,6 +174,8 @@ type fate struct {
 	FailedRanks int          `json:",omitempty"`
 	Requeue     bool         `json:",omitempty"` // it waits again instead of ending
 	Hold        bool         `json:",omitempty"` // and is held
+	By          string       `json:",omitempty"` // the uid of who cancelled it; a number 0 would be lost in snapshots
+	Unstored    bool         `json:",omitempty"` // it was refused because it could not be stored: nobody knows of it
 	Exclude     []string     `json:",omitempty"` // nodes that it is not to have again
 }
 
@@ -129,14 +206,32 @@ func kindOf(e any) string {
 		return "NodeEnded"
 	case stepDone:
 		return "StepDone"
+	case stepFailing:
+		return "StepFailing"
+	case stepStopped:
+		return "StepStopped"
+	case signalKept:
+		return "SignalKept"
+	case signalsSent:
+		return "SignalsSent"
+	case jobWarned:
+		return "Warned"
 	case jobEnding:
 		return "JobEnding"
 	case nodeCleaned:
 		return "NodeCleaned"
 	case jobFate:
 		return "JobFate"
+	case jobNoted:
+		return "JobNoted"
+	case partitionDeclared:
+		return "PartitionDeclared"
 	case jobHeld:
 		return "JobHeld"
+	case nodeMet:
+		return "NodeMet"
+	case imagePinned:
+		return "ImagePinned"
 	case job.Configured:
 		return "Configured"
 	case job.NodeSet:
@@ -221,14 +316,32 @@ func decodeAs(kind string, v []byte) (any, error) {
 		return valueOf[nodeEnded](v)
 	case "StepDone":
 		return valueOf[stepDone](v)
+	case "StepFailing":
+		return valueOf[stepFailing](v)
+	case "StepStopped":
+		return valueOf[stepStopped](v)
+	case "SignalKept":
+		return valueOf[signalKept](v)
+	case "SignalsSent":
+		return valueOf[signalsSent](v)
+	case "Warned":
+		return valueOf[jobWarned](v)
 	case "JobEnding":
 		return valueOf[jobEnding](v)
 	case "NodeCleaned":
 		return valueOf[nodeCleaned](v)
 	case "JobFate":
 		return valueOf[jobFate](v)
+	case "JobNoted":
+		return valueOf[jobNoted](v)
+	case "PartitionDeclared":
+		return valueOf[partitionDeclared](v)
 	case "JobHeld":
 		return valueOf[jobHeld](v)
+	case "NodeMet":
+		return valueOf[nodeMet](v)
+	case "ImagePinned":
+		return valueOf[imagePinned](v)
 	case "Configured":
 		return valueOf[job.Configured](v)
 	case "NodeSet":

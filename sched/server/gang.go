@@ -33,7 +33,17 @@ type gangNode struct {
 	Phase phase
 	Port  int    // for MASTER_PORT, held on this node
 	Image string // the digest
+	Ready bool   // all of the prepare has worked there
 	End   *job.StepEnd
+	// Due are the signals that the step's supervisor there is not known to have yet, in their
+	// order.
+	Due []dueSignal
+}
+
+// dueSignal is a signal for the ranks of a node.
+type dueSignal struct {
+	ID     uint64 // rising; a supervisor takes none twice
+	Signal int    // negative: to a batch script's shell alone
 }
 
 // gang is one try to run a step on its nodes: all are prepared, then all start, and what
@@ -44,25 +54,38 @@ type gang struct {
 	Nodes    []gangNode
 	Starting bool // START was, or is being, sent
 
+	// Asked is that somebody wants its end: what follows is no failure of a node.
+	Asked bool
+	Grace job.Duration // of the latest end
+	Why   string
+
+	Failing *failing // nil: it is not ended, or because somebody wants its end
+
 	killing   bool
-	asked     bool // to be ended: what follows is no failure of a node
-	grace     job.Duration
-	why       string
-	cause     *job.Fault // what made the gang end, if that is not an end of a node
-	causeOf   []string   // nodes of cause
-	first     []string   // nodes that had failed when the others were ended
+	moved     *job.Fault // a node has another image than the job's
 	killAt    job.Time   // when it is to be ended because a rank has ended; 0: not
 	deadline  job.Time   // of START; 0: none
 	renewed   job.Time
 	prepareBy job.Time
 }
 
+// failing is why a gang is ended by itself.
+type failing struct {
+	Why   string // for the nodes
+	Grace job.Duration
+	Cause *job.Fault `json:",omitempty"` // if that is not an end of a node
+	Of    []string   `json:",omitempty"` // nodes of Cause
+	First []string   `json:",omitempty"` // nodes that had failed by then
+	Moved bool       `json:",omitempty"` // it is begun anew with the image that is pinned
+}
+
 // action is what a gang wants to be done.
 type action struct {
-	do    actionKind
-	node  string
-	grace job.Duration
-	why   string
+	do      actionKind
+	node    string
+	grace   job.Duration
+	why     string
+	failing *failing
 }
 
 type actionKind uint8
@@ -70,6 +93,7 @@ type actionKind uint8
 const (
 	doStarting actionKind = iota // note that it starts, then START everywhere
 	doStart
+	doFail // note why it is ended
 	doKill
 	doRenew
 	doDone // all nodes have ended
@@ -135,13 +159,12 @@ func (g *gang) decide(p *job.Program, now job.Time) []action {
 	if g.killing {
 		return nil
 	}
-	if grace, why, end := g.over(p, now); end {
+	if f := g.over(p, now); f != nil {
+		f.Moved = g.moved != nil
 		for n := range g.failedNodes {
-			if !slices.Contains(g.first, n.Name) {
-				g.first = append(g.first, n.Name)
-			}
+			f.First = append(f.First, n.Name)
 		}
-		return g.kill(grace, why)
+		return append([]action{{do: doFail, failing: f}}, g.fail(f)...)
 	}
 	switch {
 	case !g.Starting && g.count(prepared) == len(g.Nodes):
@@ -160,8 +183,8 @@ func (g *gang) decide(p *job.Program, now job.Time) []action {
 	return nil
 }
 
-// over says whether a gang of which some nodes have not ended is to be ended.
-func (g *gang) over(p *job.Program, now job.Time) (grace job.Duration, why string, end bool) {
+// over says why a gang of which some nodes have not ended is to be ended; nil: it is not.
+func (g *gang) over(p *job.Program, now job.Time) *failing {
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		if n.Phase != ended {
@@ -170,42 +193,53 @@ func (g *gang) over(p *job.Program, now job.Time) (grace job.Duration, why strin
 		bad := slices.ContainsFunc(n.End.Ranks, failed)
 		switch {
 		case n.End.Fault != nil:
-			return 0, fmt.Sprintf("it failed on node %s: %s", n.Name, n.End.Fault.What), true
+			return &failing{Why: fmt.Sprintf("it failed on node %s: %s", n.Name, n.End.Fault.What)}
 		case !g.Starting:
-			return 0, "it ended on node " + n.Name + " before it began", true
+			return &failing{Why: "it ended on node " + n.Name + " before it began"}
 		case bad && p.KillOnBadExit:
-			return 2 * job.Second, "a rank failed on node " + n.Name, true
+			return &failing{Why: "a rank failed on node " + n.Name, Grace: 2 * job.Second}
 		case p.WaitAfterExit > 0 && g.killAt == 0:
 			g.killAt = now.Add(p.WaitAfterExit)
 		}
 	}
-	if g.killAt > 0 && now >= g.killAt {
-		return 0, "the first rank ended longer ago than ranks are waited for", true
+	if g.moved != nil && !g.Starting {
+		return &failing{Why: g.moved.What, Cause: g.moved}
 	}
-	late := func(what string, below phase) bool {
-		g.causeOf = nil
-		for n := range g.each {
-			if n.Phase < below {
-				g.causeOf = append(g.causeOf, n.Name)
-			}
-		}
-		if len(g.causeOf) > 0 {
-			g.cause = &job.Fault{What: what, Node: true}
-		}
-		return len(g.causeOf) > 0
+	if g.killAt > 0 && now >= g.killAt {
+		return &failing{Why: "the first rank ended longer ago than ranks are waited for"}
 	}
 	switch {
-	case g.Starting && now >= g.deadline && late(fmt.Sprintf("the ranks did not start within %d s", startSpan/job.Second), running):
-		return 0, g.cause.What, true
-	case !g.Starting && now >= g.prepareBy && late("the node did not get ready", prepared):
-		return 0, g.cause.What, true
+	case g.Starting && now >= g.deadline:
+		return g.late(fmt.Sprintf("the ranks did not start within %d s", startSpan/job.Second), running)
+	case !g.Starting && now >= g.prepareBy:
+		return g.late("the node did not get ready", prepared)
 	}
-	return 0, "", false
+	return nil
+}
+
+// late is that nodes are not as far as they have to be by now; nil: all are.
+func (g *gang) late(what string, below phase) *failing {
+	f := &failing{Why: what, Cause: &job.Fault{What: what, Node: true}}
+	for n := range g.each {
+		if n.Phase < below {
+			f.Of = append(f.Of, n.Name)
+		}
+	}
+	if len(f.Of) == 0 {
+		return nil
+	}
+	return f
+}
+
+// fail ends a gang that has failed.
+func (g *gang) fail(f *failing) []action {
+	g.Failing = f
+	return g.kill(f.Grace, f.Why)
 }
 
 // kill ends a gang on all nodes.
 func (g *gang) kill(grace job.Duration, why string) []action {
-	g.killing, g.grace, g.why = true, grace, why
+	g.killing, g.Grace, g.Why = true, grace, why
 	var all []action
 	for n := range g.each {
 		all = append(all, action{do: doKill, node: n.Name, grace: grace, why: why})
@@ -213,9 +247,12 @@ func (g *gang) kill(grace job.Duration, why string) []action {
 	return all
 }
 
-// stop ends a gang because somebody wants that.
+// stop ends a gang because somebody wants that. Where no rank runs none needs a grace.
 func (g *gang) stop(grace job.Duration, why string) []action {
-	g.asked = true
+	g.Asked = true
+	if !g.Starting {
+		grace = 0
+	}
 	return g.kill(grace, why)
 }
 
@@ -226,18 +263,33 @@ func (g *gang) again(n *gangNode) []action {
 	case n.Phase == ended:
 		return nil
 	case g.killing:
-		return []action{{do: doKill, node: n.Name, grace: g.grace, why: g.why}}
+		return []action{{do: doKill, node: n.Name, grace: g.Grace, why: g.Why}}
 	case g.Starting && n.Phase == prepared:
 		return []action{{do: doStart, node: n.Name}}
 	}
 	return nil
 }
 
+// inherit takes over the signals that came before any rank of an earlier try ran.
+func (g *gang) inherit(old *gang) {
+	var due []dueSignal
+	for i := range old.Nodes {
+		for _, d := range old.Nodes[i].Due {
+			if !slices.Contains(due, d) {
+				due = append(due, d)
+			}
+		}
+	}
+	for i := range g.Nodes {
+		g.Nodes[i].Due = slices.Clone(due)
+	}
+}
+
 func failed(r job.RankEnd) bool { return r.Exit != 0 || r.Signal != 0 || r.OOM }
 
 // result is how a gang ended whose nodes have all ended: the cause is the first fault, and
-// of ranks the one that failed first.
-func (g *gang) result(now job.Time) result {
+// of ranks the one that failed first. tried says that it was tried on other nodes before.
+func (g *gang) result(now job.Time, tried bool) result {
 	r := result{State: job.Completed, End: now}
 	all := make([]*job.StepEnd, 0, len(g.Nodes))
 	for i := range g.Nodes {
@@ -266,13 +318,14 @@ func (g *gang) result(now job.Time) result {
 			}
 		}
 	}
-	if !g.asked {
+	if !g.Asked {
 		g.faults(all, &r)
+		g.blame(&r, tried)
 	}
 	switch {
-	case g.asked && r.Failed == nil && r.Start == 0:
+	case g.Asked && r.Failed == nil && r.Start == 0:
 		r.State = job.CancelledState
-	case r.Fault != nil && (r.Failed == nil || r.Start == 0 || g.cause != nil):
+	case r.Fault != nil && (r.Failed == nil || r.Start == 0 || g.Failing != nil && g.Failing.Cause != nil):
 		r.State, r.Exit = job.Failed, cmp.Or(r.Fault.Code, 125)
 	case r.Failed != nil:
 		r.State, r.Exit, r.Signal = job.Failed, r.Failed.Exit, r.Failed.Signal
@@ -283,26 +336,44 @@ func (g *gang) result(now job.Time) result {
 	return r
 }
 
+// blame decides whose a fault is that may be the node's as well as the user's: the node's if
+// others could, the user's if no other one could. Where no other one has shown either, it is the
+// node's once: what is missing on one node only must not end all that comes there.
+func (g *gang) blame(r *result, tried bool) {
+	if r.Fault == nil || !r.Fault.Doubtful {
+		return
+	}
+	others := slices.ContainsFunc(g.Nodes, func(n gangNode) bool { return n.Ready && !slices.Contains(r.FaultNodes, n.Name) })
+	all := len(g.Nodes) > 1 && len(r.FaultNodes) == len(g.Nodes)
+	f := *r.Fault
+	f.Node = others || !all && !tried
+	r.Fault = &f
+}
+
 // faults finds the one cause of a gang that failed, and the nodes that have it.
 func (g *gang) faults(all []*job.StepEnd, r *result) {
-	if g.cause != nil {
-		r.Fault, r.FaultNodes = g.cause, g.causeOf
-		return
+	var first []string
+	if g.Failing != nil {
+		first = g.Failing.First
+		if g.Failing.Cause != nil {
+			r.Fault, r.FaultNodes = g.Failing.Cause, g.Failing.Of
+			return
+		}
 	}
 	// What failed before the others were ended is the cause; of those only what failed alike.
 	slices.SortStableFunc(all, func(a, b *job.StepEnd) int {
-		first := func(e *job.StepEnd) int {
-			if slices.Contains(g.first, e.Node) {
+		rank := func(e *job.StepEnd) int {
+			if slices.Contains(first, e.Node) {
 				return 0
 			}
 			return 1
 		}
-		return cmp.Compare(first(a), first(b))
+		return cmp.Compare(rank(a), rank(b))
 	})
 	for _, e := range all {
 		switch {
 		case e.Fault == nil:
-		case r.Fault == nil && len(g.first) > 0 && !slices.Contains(g.first, e.Node):
+		case r.Fault == nil && len(first) > 0 && !slices.Contains(first, e.Node):
 		case r.Fault == nil:
 			r.Fault, r.FaultNodes = e.Fault, []string{e.Node}
 		case r.Fault.What == e.Fault.What && r.Fault.Cause == e.Fault.Cause:

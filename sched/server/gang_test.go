@@ -27,6 +27,9 @@ func (g *gang) finish(i int, e job.StepEnd) {
 func kinds(actions []action) (all []string) {
 	names := map[actionKind]string{doStarting: "starting", doStart: "start", doKill: "kill", doRenew: "renew", doDone: "done"}
 	for _, a := range actions {
+		if a.do == doFail { // what follows from it says so
+			continue
+		}
 		all = append(all, names[a.do]+" "+a.node)
 	}
 	return all
@@ -62,7 +65,7 @@ func TestGang(t *testing.T) {
 			g.finish(i, job.StepEnd{Start: at, End: at + 5, Ranks: []job.RankEnd{{Rank: i}}})
 		}
 		wants(t, "all have ended", g.decide(p, at), "done ")
-		if r := g.result(at); r.State != job.Completed || r.Exit != 0 || r.Start != at {
+		if r := g.result(at, false); r.State != job.Completed || r.Exit != 0 || r.Start != at {
 			t.Errorf("result %+v", r)
 		}
 	})
@@ -75,8 +78,18 @@ func TestGang(t *testing.T) {
 		wants(t, "after it", g.decide(p, at+10000), "kill n1", "kill n2")
 		g.finish(0, job.StepEnd{Start: at, Ranks: []job.RankEnd{{Signal: 9}}})
 		g.finish(1, job.StepEnd{Fault: &job.Fault{What: "killed"}})
-		if r := g.result(at); r.State != job.Failed || !slices.Equal(r.FaultNodes, []string{"n2"}) || !r.Fault.Node {
+		if r := g.result(at, false); r.State != job.Failed || !slices.Equal(r.FaultNodes, []string{"n2"}) || !r.Fault.Node {
 			t.Errorf("result %+v, %+v", r, r.Fault)
+		}
+	})
+	t.Run("stopped", func(t *testing.T) {
+		g := gangOf(1)
+		if all := g.stop(killWait, "cancelled"); len(all) != 1 || all[0].grace != 0 {
+			t.Errorf("where nothing runs: %+v", all)
+		}
+		g.Starting = true
+		if all := g.stop(killWait, "cancelled"); len(all) != 1 || all[0].grace != killWait {
+			t.Errorf("where ranks may run: %+v", all)
 		}
 	})
 	t.Run("grouped", func(t *testing.T) {
@@ -86,7 +99,7 @@ func TestGang(t *testing.T) {
 		g.finish(0, job.StepEnd{End: 3, Fault: &job.Fault{What: "was ended"}}) // its clock is behind
 		g.finish(1, job.StepEnd{End: 9, Fault: &job.Fault{What: "no space", Node: true}})
 		g.finish(3, job.StepEnd{End: 9, Fault: &job.Fault{What: "was ended"}})
-		r := g.result(at)
+		r := g.result(at, false)
 		if r.State != job.Failed || r.Fault.What != "no space" || !slices.Equal(r.FaultNodes, []string{"n3", "n2"}) {
 			t.Errorf("result %+v, %+v", r, r.Fault)
 		}
@@ -103,7 +116,7 @@ func TestGang(t *testing.T) {
 		g.finish(1, job.StepEnd{Start: 1, Ranks: []job.RankEnd{{Rank: 2, At: 50, Exit: 1}, {Rank: 3, At: 20, Signal: 11}}})
 		wants(t, "a rank failed", g.decide(p, at), "kill n1")
 		g.finish(0, job.StepEnd{Start: 1, Ranks: []job.RankEnd{{Rank: 0, At: 60, Signal: 15}}})
-		if r := g.result(at); r.Failed.Rank != 3 || r.Signal != 11 || r.Exit != 0 || r.FailedRanks != 3 {
+		if r := g.result(at, false); r.Failed.Rank != 3 || r.Signal != 11 || r.Exit != 0 || r.FailedRanks != 3 {
 			t.Errorf("result %+v", r)
 		}
 	})
@@ -119,7 +132,7 @@ func TestGang(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
 		g := gangOf(1)
 		g.finish(0, job.StepEnd{Start: 1, Ranks: []job.RankEnd{{Signal: 9, OOM: true}}})
-		if r := g.result(at); r.State != job.OutOfMemory {
+		if r := g.result(at, false); r.State != job.OutOfMemory {
 			t.Errorf("result %+v", r)
 		}
 	})
@@ -130,7 +143,7 @@ func TestGang(t *testing.T) {
 		for i := range g.Nodes {
 			g.finish(i, job.StepEnd{Fault: &job.Fault{What: "unknown here", Node: true}})
 		}
-		if r := g.result(at); r.State != job.CancelledState || r.Fault != nil {
+		if r := g.result(at, false); r.State != job.CancelledState || r.Fault != nil {
 			t.Errorf("result %+v", r)
 		}
 	})
@@ -192,7 +205,7 @@ func TestGangAlways(t *testing.T) {
 		if got := g.decide(p, now); !slices.Equal(got, want) {
 			t.Fatalf("all have ended: %v", got)
 		}
-		r := g.result(now)
+		r := g.result(now, false)
 		if !begun && r.State != job.Failed {
 			t.Fatalf("it never began, and is %v", r.State)
 		}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -36,16 +37,22 @@ type world struct {
 	agents  map[string]*fakeAgent
 	client  *http.Client
 	every   int // events between snapshots
+	keep    int // events that are kept
+	hosts   *Hosts
+	now     func() time.Time
 }
 
-// faultyStore refuses batches while it is told to.
+// faultyStore refuses batches while it is told to, or keeps them waiting.
 type faultyStore struct {
 	store.Store
-	mu  sync.Mutex
-	err error
+	mu   sync.Mutex
+	err  error
+	gate sync.RWMutex // locked: nothing gets any further
 }
 
 func (f *faultyStore) Append(b *store.Batch) (uint64, error) {
+	f.gate.RLock()
+	defer f.gate.RUnlock()
 	f.mu.Lock()
 	err := f.err
 	f.mu.Unlock()
@@ -105,7 +112,10 @@ func (w *world) start() {
 	w.store = &faultyStore{Store: db}
 	log := slog.New(slog.NewTextHandler(testLog{w.t}, nil))
 	public, daemons := w.sockets()
-	w.server, err = New(ctx, Options{Cluster: w.cluster, Store: w.store, Log: log, Version: "test", Address: "unix:" + public, SnapshotEvery: w.every})
+	w.server, err = New(ctx, Options{
+		Cluster: w.cluster, Store: w.store, Log: log, Version: "test", Address: "unix:" + public,
+		SnapshotEvery: w.every, KeepEvents: w.keep, Now: w.now, Hosts: w.hosts,
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -140,7 +150,7 @@ func (w *world) start() {
 func (w *world) crash() {
 	w.t.Helper()
 	w.store.fail(fmt.Errorf("crashed: %w", store.ErrFenced))
-	w.server.core.commit.broken.Store(true)
+	w.server.core.commit.setBroken(store.ErrFenced)
 	w.server.cancel()
 	<-w.server.stopped
 	w.stop()
@@ -150,6 +160,26 @@ func (w *world) restart() {
 	w.t.Helper()
 	w.crash()
 	w.start()
+}
+
+// renew starts a controller on an empty store: the configuration is taken once.
+func (w *world) renew() {
+	w.t.Helper()
+	left, err := filepath.Glob(filepath.Join(w.dir, "db*"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, path := range left {
+		if err := os.Remove(path); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.start()
+	w.until("all nodes are idle", func() bool {
+		var page api.Page[api.Node]
+		w.get("/v1/nodes", &page)
+		return !slices.ContainsFunc(page.Items, func(n api.Node) bool { return n.StateText != "idle" })
+	})
 }
 
 type testLog struct{ t testing.TB }
@@ -259,13 +289,18 @@ type fakeAgent struct {
 
 	mu       sync.Mutex
 	paused   bool // it has no session and makes none
+	silent   bool // as a process that is stopped: it says nothing, and makes no session
 	cut      context.CancelFunc
 	send     func(*wire.AgentMessage)
 	steps    map[job.StepKey]*fakeStep
-	starts   map[job.StepKey]int // how often each was really started
+	starts   map[job.StepKey]int    // how often each was really started
+	images   map[job.StepKey]string // that were prepared
 	releases []attempt
+	fetched  []string                     // images that it was to have ready
 	script   func(*job.StepSpec) fakeStep // of steps to come
 	dirty    bool                         // it does not say that it is clean
+	deaf     bool                         // signals and orders to end do not reach it: it dies just then
+	mute     bool                         // nor does it say that it has any
 }
 
 // fakeStep is a step on a node, and what becomes of it.
@@ -277,21 +312,24 @@ type fakeStep struct {
 	runs    time.Duration // how long; 0: until it is told to end
 	at      time.Duration // how long the prepare takes
 	exit    int
+	image   string // its digest
 	signals []int
-	end     *job.StepEnd
+	// signalled is the highest number of one that came.
+	signalled uint64
+	end       *job.StepEnd
 }
 
 func newFakeAgent(w *world, n job.Node) *fakeAgent {
 	ctx, cancel := context.WithCancel(context.Background())
 	a := &fakeAgent{
-		w: w, node: n, stop: cancel, done: make(chan struct{}), steps: map[job.StepKey]*fakeStep{}, starts: map[job.StepKey]int{},
+		w: w, node: n, stop: cancel, done: make(chan struct{}), steps: map[job.StepKey]*fakeStep{}, starts: map[job.StepKey]int{}, images: map[job.StepKey]string{},
 		script: func(*job.StepSpec) fakeStep { return fakeStep{runs: time.Millisecond} },
 	}
 	go func() {
 		defer close(a.done)
 		for ctx.Err() == nil {
 			a.mu.Lock()
-			paused := a.paused
+			paused := a.paused || a.silent
 			a.mu.Unlock()
 			if !paused {
 				_ = a.session(ctx)
@@ -320,6 +358,13 @@ func (a *fakeAgent) pause(on bool) {
 	}
 }
 
+// silence stops the agent as SIGSTOP does, or lets it go on.
+func (a *fakeAgent) silence(on bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.silent = on
+}
+
 func (a *fakeAgent) session(ctx context.Context) error {
 	_, path := a.w.sockets()
 	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -336,7 +381,11 @@ func (a *fakeAgent) session(ctx context.Context) error {
 	hello := &wire.Hello{Protocol: wire.Protocol, Version: "test", Cluster: "test", Node: a.node.Name, Declared: true, Address: "127.0.0.1", Socket: "unix:/nowhere"}
 	a.mu.Lock()
 	a.cut = cancel
-	a.send = func(m *wire.AgentMessage) { _ = stream.Send(m) }
+	a.send = func(m *wire.AgentMessage) {
+		if !a.silent {
+			_ = stream.Send(m)
+		}
+	}
 	for key, st := range a.steps {
 		hello.Steps = append(hello.Steps, &wire.StepState{Key: wire.KeyOf(key), Phase: st.phase})
 	}
@@ -405,11 +454,13 @@ func (a *fakeAgent) message(m *wire.ControllerMessage) {
 	case *wire.ControllerMessage_Start:
 		a.start(m.Start.Key.Of())
 	case *wire.ControllerMessage_Signal:
-		if st := a.steps[m.Signal.Key.Of()]; st != nil {
-			st.signals = append(st.signals, int(m.Signal.Signal))
-		}
+		a.signal(m.Signal)
 	case *wire.ControllerMessage_Kill:
-		a.finish(m.Kill.Key.Of(), 15)
+		if !a.deaf {
+			a.finish(m.Kill.Key.Of(), 15)
+		}
+	case *wire.ControllerMessage_Precache:
+		a.fetched = append(a.fetched, m.Precache.Images...)
 	case *wire.ControllerMessage_EndedAck:
 		delete(a.steps, m.EndedAck.Key.Of())
 	case *wire.ControllerMessage_Release:
@@ -426,6 +477,21 @@ func (a *fakeAgent) message(m *wire.ControllerMessage) {
 	}
 }
 
+// signal takes a signal for a step as agents and supervisors do: none twice.
+func (a *fakeAgent) signal(m *wire.Signal) {
+	st := a.steps[m.Key.Of()]
+	if a.deaf || st == nil {
+		return
+	}
+	if m.Id > st.signalled {
+		st.signalled = m.Id
+		st.signals = append(st.signals, int(m.Signal))
+	}
+	if !a.mute {
+		a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Signalled{Signalled: &wire.Signalled{Key: m.Key, Id: m.Id}}})
+	}
+}
+
 func (a *fakeAgent) prepared(key job.StepKey) {
 	st := a.steps[key]
 	if st == nil || st.phase != wire.StepState_PREPARING {
@@ -438,6 +504,9 @@ func (a *fakeAgent) prepared(key job.StepKey) {
 		return
 	}
 	st.phase = wire.StepState_PREPARED
+	if st.image != "" {
+		a.images[key] = st.image
+	}
 	a.restate(key)
 }
 
@@ -498,7 +567,7 @@ func (a *fakeAgent) restate(key job.StepKey) {
 		return
 	}
 	if st.phase >= wire.StepState_PREPARED {
-		a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Prepared{Prepared: &wire.Prepared{Key: wire.KeyOf(key), Port: 20000}}})
+		a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Prepared{Prepared: &wire.Prepared{Key: wire.KeyOf(key), Port: 20000, Image: st.image}}})
 	}
 	if st.phase >= wire.StepState_RUNNING {
 		a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Started{Started: &wire.Started{Key: wire.KeyOf(key)}}})

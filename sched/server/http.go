@@ -2,6 +2,8 @@ package server
 
 import (
 	"bufio"
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,10 +19,8 @@ import (
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/sched"
 )
-
-// maxBody bounds a request.
-const maxBody = 32 << 20
 
 // handler answers a request with a value to be sent as JSON, or refuses it. Answers of
 // their own kind are given by the handler, which then returns errDone.
@@ -56,6 +56,9 @@ func (s *Server) Handler() http.Handler {
 		"POST /v1/nodes/{name}":             s.changeNode,
 		"GET /v1/partitions":                s.getPartitions,
 		"POST /v1/partitions/{name}":        s.changePartition,
+		"GET /v1/cluster":                   s.getCluster,
+		"GET /v1/diag":                      s.getDiag,
+		"POST /v1/diag/reset":               s.resetDiag,
 		"GET /v1/watch":                     s.getWatch,
 		"GET /v1/explain/{id}":              s.getExplain,
 		"POST /v1/plan":                     s.postPlan,
@@ -64,6 +67,7 @@ func (s *Server) Handler() http.Handler {
 	} {
 		mux.HandleFunc(pattern, s.answer(h))
 	}
+	mux.HandleFunc("GET /v1/nodes/{name}/steps/{key}/io", s.answer(s.nodeIO))
 	mux.HandleFunc("GET /healthz", s.healthz)
 	metrics := promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
@@ -76,8 +80,15 @@ func (s *Server) Handler() http.Handler {
 // answer makes a handler one of net/http.
 func (s *Server) answer(h handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/v1/submit" { // each job of a stream has its own bound
-			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		who, _ := s.who(r) // who is nobody is counted as root, and refused below
+		defer s.core.meter.tally.begun(r, who.uid)()
+		if err := s.understands(r.Header.Get(api.VersionHeader)); err != nil {
+			refuse(w, err)
+			return
+		}
+		if err := s.readBody(w, r, limitOf(r.Pattern)); err != nil {
+			refuse(w, err)
+			return
 		}
 		v, err := h(w, r)
 		if errors.Is(err, errDone) {
@@ -95,6 +106,21 @@ func (s *Server) answer(h handler) http.HandlerFunc {
 			v = struct{}{}
 		}
 		_ = json.NewEncoder(w).Encode(v)
+	}
+}
+
+// understands refuses who speaks by another contract, before anything is done of what it
+// may not have meant.
+func (s *Server) understands(header string) error {
+	number, release, _ := strings.Cut(header, " ")
+	if number == "" || number == strconv.Itoa(api.Version) {
+		return nil
+	}
+	return &api.Error{
+		What: fmt.Sprintf("this command speaks version %s of the API (release %s), and the controller version %d (release %s)",
+			number, cmp.Or(release, "not known"), api.Version, s.core.opts.Version),
+		Hint: "use commands and daemons of one release: install it, and start the cluster again; what runs goes on",
+		Kind: "PROTOCOL_VERSION_ERROR",
 	}
 }
 
@@ -125,45 +151,84 @@ func errorOf(err error) *api.Error {
 	if errors.As(err, &e) {
 		return e
 	}
-	var big *http.MaxBytesError
-	if errors.As(err, &big) {
-		return &api.Error{What: fmt.Sprintf("the request is longer than %d bytes", big.Limit), Code: fault.CodeUsage, Kind: "PATHNAME_TOO_LONG"}
-	}
 	return &api.Error{What: err.Error()}
 }
 
-// body reads the request's JSON.
+// body reads the request's JSON: one document, all of whose words have a meaning here. Work
+// is not begun for a request that was misspelt.
 func body(r *http.Request, into any) error {
-	err := json.NewDecoder(r.Body).Decode(into)
-	var big *http.MaxBytesError
-	switch {
-	case errors.As(err, &big):
-		return err
-	case errors.Is(err, io.EOF):
-		return nil // nothing was sent: nothing is asked for
-	case err != nil:
+	err := readJSON(r, into)
+	if errors.Is(err, io.EOF) {
+		err = errors.New("there is nothing in it")
+	}
+	if err != nil {
 		return &api.Error{What: "read the request: " + err.Error(), Code: fault.CodeUsage, Kind: "BAD_REQUEST"}
 	}
 	return nil
 }
 
-// ask runs f in the core and returns what it returns.
+// mayBody is body for a request whose path says all that has to be said.
+func mayBody(r *http.Request, into any) error {
+	err := readJSON(r, into)
+	if err == nil || errors.Is(err, io.EOF) {
+		return nil
+	}
+	return &api.Error{What: "read the request: " + err.Error(), Code: fault.CodeUsage, Kind: "BAD_REQUEST"}
+}
+
+func readJSON(r *http.Request, into any) error {
+	dec := json.NewDecoder(r.Body)
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("there is something behind its JSON")
+	}
+	return nil
+}
+
+// ask runs f in the core and returns what it returns, once all that f has seen is on stable
+// storage: nobody is told what a crash could undo. While the store takes nothing there is no
+// such moment; then how things are in memory is told, because those who look for what is
+// wrong are to see something.
 func ask[T any](s *Server, r *http.Request, f func(*core) (T, error)) (v T, err error) {
 	var failed error
-	if err := s.do(r.Context(), func(c *core) { v, failed = f(c) }); err != nil {
+	done, err := s.settled(r.Context(), func(c *core) { v, failed = f(c) })
+	if err != nil {
 		return v, err
+	}
+	select {
+	case <-done:
+	case <-s.core.commit.troubled():
+	case <-r.Context().Done():
+		return v, r.Context().Err()
+	case <-s.stopped:
+		return v, stopping()
 	}
 	return v, failed
 }
 
-// durably runs f in the core, and waits until what follows from it is on stable storage.
-func (s *Server) durably(r *http.Request, f func(*core) error) error {
-	var failed error
+// settled runs f in the core. The channel is closed when all that was decided before, or by
+// f, is on stable storage.
+func (s *Server) settled(ctx context.Context, f func(*core)) (<-chan struct{}, error) {
 	done := make(chan struct{})
-	if err := s.do(r.Context(), func(c *core) {
-		failed = f(c)
+	err := s.do(ctx, func(c *core) {
+		f(c)
 		c.after(func() { close(done) })
-	}); err != nil {
+	})
+	return done, err
+}
+
+// durably runs f in the core, and waits until what follows from it is on stable storage.
+// While the store takes nothing f is not run.
+func (s *Server) durably(r *http.Request, f func(*core) error) error {
+	if s.core.commit.broken() {
+		return s.core.commit.refusal("store the change: the store takes nothing at the moment", ", then try again")
+	}
+	var failed error
+	done, err := s.settled(r.Context(), func(c *core) { failed = f(c) })
+	if err != nil {
 		return err
 	}
 	if failed != nil {
@@ -172,6 +237,8 @@ func (s *Server) durably(r *http.Request, f func(*core) error) error {
 	select {
 	case <-done:
 		return nil
+	case <-s.core.commit.troubled():
+		return s.core.commit.refusal("store the change: the store takes nothing at the moment; the change is made when it does again", "")
 	case <-r.Context().Done():
 		return r.Context().Err()
 	case <-s.stopped:
@@ -193,7 +260,7 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	if s.core.commit.broken.Load() {
+	if s.core.commit.broken() {
 		http.Error(w, "the store takes nothing; jobs that run go on", http.StatusServiceUnavailable)
 		return
 	}
@@ -213,7 +280,7 @@ func (c *core) idOf(text string) (job.ID, error) {
 	if sub == nil {
 		return 0, bad
 	}
-	if _, known := c.sched.Job(id); !known { // it ended some time ago
+	if _, known := c.sched.Job(id); !known || c.nobodys(id) { // it ended some time ago
 		return 0, bad
 	}
 	if !isTask {
@@ -260,8 +327,22 @@ func (s *Server) holdStream(w http.ResponseWriter, r *http.Request) (any, error)
 	if refused != nil {
 		return nil, refused
 	}
-	id, err := ask(s, r, func(c *core) (job.ID, error) {
-		id, v, err := c.owned(who, r.PathValue("id"))
+	id, held := job.ID(0), false
+	defer func() {
+		if !held {
+			return
+		}
+		s.put(func(c *core) {
+			if h := c.holders[id]; h != nil {
+				if h.count--; h.count <= 0 {
+					h.count, h.gone = 0, c.now
+				}
+			}
+		})
+	}()
+	_, err := ask(s, r, func(c *core) (_ struct{}, err error) {
+		var v sched.JobView
+		id, v, err = c.owned(who, r.PathValue("id"))
 		if err == nil && !v.State.Done() {
 			h := c.holders[id]
 			if h == nil {
@@ -271,20 +352,13 @@ func (s *Server) holdStream(w http.ResponseWriter, r *http.Request) (any, error)
 			if !c.held[id] {
 				c.emit(jobHeld{At: c.now, ID: id})
 			}
-			h.count, h.gone = h.count+1, 0
+			h.count, h.gone, held = h.count+1, 0, true
 		}
-		return id, err
+		return struct{}{}, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	defer s.put(func(c *core) {
-		if h := c.holders[id]; h != nil {
-			if h.count--; h.count <= 0 {
-				h.count, h.gone = 0, c.now
-			}
-		}
-	})
 	out := newWriter(w)
 	tick := time.NewTicker(3 * time.Second)
 	defer tick.Stop()
@@ -323,7 +397,7 @@ func (c *core) tickHolders() {
 		}
 		c.log.Info("allocation without its holder is ended", "job", id)
 		h.gone = c.now
-		if err := c.cancel(id, &job.Fault{What: "who held the allocation went away"}); err != nil {
+		if err := c.cancel(id, "", &job.Fault{What: "who held the allocation went away"}); err != nil {
 			c.log.Error("cancel job", "job", id, "err", err)
 		}
 	}

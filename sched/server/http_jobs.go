@@ -1,13 +1,11 @@
 package server
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -96,15 +94,22 @@ func (s *Server) postJobs(w http.ResponseWriter, r *http.Request) (any, error) {
 		}
 		_ = out.flush()
 	}()
-	dec := json.NewDecoder(r.Body)
+	in := &documents{r: r.Body}
+	dec := json.NewDecoder(in)
+	dec.DisallowUnknownFields()
 	for {
 		var q api.Submit
+		in.next()
 		err := dec.Decode(&q)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		answer := make(chan *api.Submitted, 2)
 		answers <- answer
+		if errors.Is(err, errDocument) {
+			answer <- &api.Submitted{Error: &api.Error{What: fmt.Sprintf("a job of the stream is longer than %d bytes", largeBody), Code: fault.CodeUsage, Kind: "PATHNAME_TOO_LONG"}}
+			break
+		}
 		if err != nil {
 			answer <- &api.Submitted{Error: &api.Error{What: "read the request: " + err.Error(), Code: fault.CodeUsage}}
 			break
@@ -133,6 +138,12 @@ func (c *core) owned(who identity, text string) (job.ID, sched.JobView, error) {
 		return 0, v, &api.Error{What: fmt.Sprintf("job %s: Invalid job id specified", text), Kind: "INVALID_JOB_ID"}
 	case !who.may(v.Spec):
 		return 0, v, &api.Error{What: fmt.Sprintf("job %s: it is %s's", text, v.Spec.User), Kind: "ACCESS_DENIED"}
+	case !c.reaches(who, id):
+		return 0, v, &api.Error{
+			What:  fmt.Sprintf("job %s: %s %s may not speak for it", text, who.from.Role, who.from.Name),
+			Cause: "it has not run on this node, and was not submitted there",
+			Hint:  "type the command where gangwayd client runs, or where the controller is", Kind: "ACCESS_DENIED",
+		}
 	}
 	return id, v, nil
 }
@@ -176,11 +187,23 @@ func (s *Server) change(r *http.Request, f func(*core, job.ID) error) error {
 }
 
 func (s *Server) cancelJob(_ http.ResponseWriter, r *http.Request) (any, error) {
-	return nil, s.change(r, func(c *core, id job.ID) error { return c.cancel(id, nil) })
+	who, refused := s.who(r)
+	if refused != nil {
+		return nil, refused
+	}
+	return nil, s.change(r, func(c *core, id job.ID) error { return c.cancel(id, number(who.uid), nil) })
 }
 
-// cancel ends a job that waits or runs.
-func (c *core) cancel(id job.ID, why *job.Fault) error {
+func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+
+// cancel ends a job that waits or runs, as somebody wants it, by his uid; empty is the controller itself.
+func (c *core) cancel(id job.ID, by string, why *job.Fault) error {
+	return c.abandon(id, fate{State: job.CancelledState, Fault: why, By: by})
+}
+
+// abandon ends a job that waits or runs. If it is ending, that is how it ends, unless it was to
+// run anew.
+func (c *core) abandon(id job.ID, f fate) error {
 	r := c.runs[id]
 	if r != nil && r.Fate != nil && !r.Fate.Requeue {
 		return nil // it is ending
@@ -189,12 +212,14 @@ func (c *core) cancel(id job.ID, why *job.Fault) error {
 		return err
 	}
 	if r == nil {
-		if why != nil {
-			c.emit(jobFate{At: c.now, ID: id, Fate: fate{State: job.CancelledState, Fault: why}})
+		if f.Fault != nil || f.By != "" {
+			c.emit(jobFate{At: c.now, ID: id, Fate: f})
 		}
 		c.accountPending(id)
 	} else if r.Fate == nil {
-		c.finish(r, fate{State: job.CancelledState, Fault: why})
+		c.finish(r, f)
+	} else {
+		c.emit(jobEnding{At: c.now, ID: id, Fate: f})
 	}
 	c.touch(id)
 	return nil
@@ -206,32 +231,16 @@ func (c *core) cancelUnstored(w waiting) {
 	for i := range w.n {
 		id := w.id + job.ID(i)
 		c.commit.drop(id)
-		if err := c.cancel(id, &job.Fault{What: "it could not be stored"}); err != nil {
+		if err := c.abandon(id, fate{State: job.CancelledState, Fault: &job.Fault{What: "it could not be stored"}, Unstored: true}); err != nil {
 			c.log.Error("cancel job", "job", id, "err", err)
 		}
 	}
 }
 
-func (s *Server) changeJob(_ http.ResponseWriter, r *http.Request) (any, error) {
-	var q api.Change
-	if err := body(r, &q); err != nil {
-		return nil, err
-	}
-	if q.Spec == nil {
-		return nil, &api.Error{What: "change job: there is no Spec", Code: fault.CodeUsage}
-	}
-	return nil, s.change(r, func(c *core, id job.ID) error {
-		v, _ := c.sched.Job(id)
-		spec := *q.Spec
-		spec.UID, spec.User, spec.Array = v.Spec.UID, v.Spec.User, v.Spec.Array
-		return c.apply(job.Changed{At: c.now, ID: id, Spec: spec})
-	})
-}
-
 // verbJob does what the last word of the path says.
 func (s *Server) verbJob(_ http.ResponseWriter, r *http.Request) (any, error) {
 	var q api.Change
-	if err := body(r, &q); err != nil {
+	if err := mayBody(r, &q); err != nil {
 		return nil, err
 	}
 	who, refused := s.who(r)
@@ -245,7 +254,16 @@ func (s *Server) verbJob(_ http.ResponseWriter, r *http.Request) (any, error) {
 			return c.apply(job.Held{At: c.now, ID: id, Admin: ok && who.uid != v.Spec.UID})
 		})
 	case "release":
-		return nil, s.change(r, func(c *core, id job.ID) error { return c.apply(job.Released{At: c.now, ID: id}) })
+		return nil, s.change(r, func(c *core, id job.ID) error {
+			v, ok := c.sched.Job(id)
+			switch {
+			case ok && v.AdminHold && !who.admin():
+				return &api.Error{What: fmt.Sprintf("release job %v: an administrator holds it", id), Kind: "ACCESS_DENIED"}
+			case ok && !v.State.Done() && v.Priority != 0:
+				return nil // it is not held, and would not be after a requeue
+			}
+			return c.apply(job.Released{At: c.now, ID: id})
+		})
 	case "requeue":
 		return nil, s.change(r, func(c *core, id job.ID) error { return c.requeue(id, q.Hold) })
 	case "signal":
@@ -255,7 +273,7 @@ func (s *Server) verbJob(_ http.ResponseWriter, r *http.Request) (any, error) {
 		}
 		return nil, s.change(r, func(c *core, id job.ID) error { return c.signal(id, int(n), &q) })
 	case "end":
-		return nil, s.change(r, func(c *core, id job.ID) error { return c.endAllocation(id, q.Exit) })
+		return nil, s.change(r, func(c *core, id job.ID) error { return c.endAllocation(id, number(who.uid), q.Exit) })
 	default:
 		return nil, &api.Error{What: fmt.Sprintf("%q is nothing that is done to a job", verb), Code: fault.CodeUsage}
 	}
@@ -268,8 +286,18 @@ func (c *core) requeue(id job.ID, hold bool) error {
 	if sub.Facts.Program == nil {
 		return &api.Error{What: fmt.Sprintf("requeue job %v: it is an allocation, without a script", id), Kind: "DISABLED"}
 	}
+	if v, ok := c.sched.Job(id); ok && !v.Spec.Requeue {
+		return &api.Error{What: fmt.Sprintf("requeue job %v: it was submitted with --no-requeue", id), Kind: "DISABLED"}
+	}
+	if v, ok := c.sched.Job(id); ok && v.State == job.Pending {
+		return &api.Error{What: fmt.Sprintf("requeue job %v: it waits already", id), Kind: "JOB_PENDING"}
+	}
 	if r == nil {
-		return c.apply(job.Requeue{At: c.now, ID: id, Hold: hold})
+		if err := c.apply(job.Requeue{At: c.now, ID: id, Hold: hold}); err != nil {
+			return err
+		}
+		c.forgive(id)
+		return nil
 	}
 	if r.Fate != nil {
 		return &api.Error{What: fmt.Sprintf("requeue job %v: it is ending", id), Kind: "JOB_PENDING"}
@@ -301,17 +329,17 @@ func (c *core) signal(id job.ID, n int, q *api.Change) error {
 		case q.Batch != batch:
 			continue
 		}
-		c.signalStep(st, n)
+		c.signalStep(st, n, !q.Full)
 	}
 	return nil
 }
 
 // endAllocation is that the owner of an allocation is done with it.
-func (c *core) endAllocation(id job.ID, exit int) error {
+func (c *core) endAllocation(id job.ID, by string, exit int) error {
 	r := c.runs[id]
 	if r == nil {
 		if v, ok := c.sched.Job(id); ok && v.State == job.Pending {
-			return c.cancel(id, nil)
+			return c.cancel(id, by, nil)
 		}
 		return &api.Error{What: fmt.Sprintf("end job %v: it does not run", id), Kind: "ALREADY_DONE"}
 	}
@@ -321,181 +349,6 @@ func (c *core) endAllocation(id job.ID, exit int) error {
 	}
 	c.finish(r, f)
 	return nil
-}
-
-// getJobs answers a query for jobs as they are.
-func (s *Server) getJobs(w http.ResponseWriter, r *http.Request) (any, error) {
-	q, err := api.ParseQuery(r.URL.Query())
-	if err != nil {
-		return nil, &api.Error{What: err.Error(), Code: fault.CodeUsage}
-	}
-	states, err := statesOf(q.States)
-	if err != nil {
-		return nil, err
-	}
-	page, err := ask(s, r, func(c *core) (api.Page[*api.Job], error) { return c.jobs(&q, states) })
-	if err != nil || r.Header.Get("Accept") != api.Packed {
-		return page, err
-	}
-	w.Header().Set("Content-Type", api.Packed)
-	_, _ = w.Write(api.AppendPacked(make([]byte, 0, 256*(1+len(page.Items))), page.Items, page.Next, page.Now))
-	return nil, errDone
-}
-
-// recently is how long ended jobs are shown by those who ask for them.
-const recently = 5 * job.Minute
-
-func (c *core) jobs(q *api.Query, states []job.State) (api.Page[*api.Job], error) {
-	page := api.Page[*api.Job]{Now: c.now}
-	limit := cmp.Or(q.Limit, 10000)
-	after := job.ID(0)
-	if q.After != "" {
-		n, err := strconv.ParseUint(q.After, 10, 32)
-		if err != nil {
-			return page, &api.Error{What: fmt.Sprintf("after=%s is no page's", q.After), Code: fault.CodeUsage}
-		}
-		after = job.ID(n)
-	}
-	views, err := c.chosen(q, states)
-	if err != nil {
-		return page, err
-	}
-	shown := map[job.ID]*api.Job{} // by array: its tasks that wait
-	for i := range views {
-		v := &views[i]
-		if v.ID <= after || i > 0 && v.ID == views[i-1].ID || !c.wanted(q, states, v) {
-			continue
-		}
-		if v.Array != 0 && v.State == job.Pending && !q.Tasks {
-			if first := shown[v.Array]; first != nil && first.Held == (v.Priority == 0) {
-				first.Waiting = addTask(first.Waiting, v.Task)
-				continue
-			}
-		}
-		if len(page.Items) == limit {
-			page.Next = strconv.FormatUint(uint64(page.Items[len(page.Items)-1].ID), 10)
-			break
-		}
-		j := c.viewOf(v)
-		if j.Spec, j.Shares = nil, nil; v.Array != 0 && v.State == job.Pending && !q.Tasks {
-			j.Waiting = addTask(nil, v.Task)
-			shown[v.Array] = j
-		}
-		page.Items = append(page.Items, j)
-	}
-	return page, nil
-}
-
-// chosen are the jobs that a query may choose, by their ids.
-func (c *core) chosen(q *api.Query, states []job.State) ([]sched.JobView, error) {
-	var views []sched.JobView
-	add := func(id job.ID) {
-		if v, ok := c.sched.Job(id); ok {
-			views = append(views, v)
-		}
-	}
-	for _, id := range q.IDs {
-		ids := c.tasksOf(id)
-		if _, ok := c.sched.Job(id); !ok && len(q.IDs) == 1 {
-			return nil, &api.Error{What: fmt.Sprintf("job %v: Invalid job id specified", id), Kind: "INVALID_JOB_ID"}
-		}
-		for _, id := range ids {
-			add(id)
-		}
-	}
-	if len(q.IDs) == 0 {
-		for v := range c.sched.Running {
-			views = append(views, v)
-		}
-		for v := range c.sched.Pending {
-			views = append(views, v)
-		}
-		if q.Recent || len(states) > 0 {
-			for _, id := range c.ended(c.now.Add(-recently)) {
-				add(id)
-			}
-		}
-	}
-	slices.SortFunc(views, func(a, b sched.JobView) int { return cmp.Compare(a.ID, b.ID) })
-	return views, nil
-}
-
-// addTask adds the next task to ranges, and makes ranges with a step of what has one.
-func addTask(list []job.Range, task uint32) []job.Range {
-	if n := len(list); n > 0 {
-		last := &list[n-1]
-		if last.First == last.Last {
-			last.Step, last.Last = task-last.First, task
-			return list
-		}
-		if task == last.Last+last.Step {
-			last.Last = task
-			return list
-		}
-		if last.Last == last.First+last.Step && last.Step > 1 { // two are no range
-			second := last.Last
-			last.Last, last.Step = last.First, 1
-			return append(list, job.Range{First: second, Last: task, Step: task - second})
-		}
-	}
-	return append(list, job.Range{First: task, Last: task, Step: 1})
-}
-
-// wanted says whether a query chooses a job.
-func (c *core) wanted(q *api.Query, states []job.State, v *sched.JobView) bool {
-	p, state := v.Spec, v.State
-	if r := c.runs[v.ID]; r != nil && r.Fate != nil {
-		state = job.Completing
-	}
-	in := func(list []string, names ...string) bool {
-		return len(list) == 0 || slices.ContainsFunc(names, func(n string) bool { return slices.Contains(list, n) })
-	}
-	parts := p.Partitions
-	if v.Allocation.Partition != "" {
-		parts = []string{v.Allocation.Partition}
-	} else if len(parts) == 0 {
-		parts = []string{c.defaultPartition()}
-	}
-	switch {
-	case !in(q.Users, p.User, strconv.FormatUint(uint64(p.UID), 10)), !in(q.Accounts, p.Account), !in(q.Names, p.Name), !in(q.Partitions, parts...):
-		return false
-	case len(q.Nodes) > 0 && !slices.ContainsFunc(v.Allocation.Nodes, func(n job.NodeShare) bool { return slices.Contains(q.Nodes, n.Node) }):
-		return false
-	case len(states) > 0:
-		return slices.Contains(states, state)
-	case state.Done():
-		return len(q.IDs) > 0 || q.Recent && v.End >= c.now.Add(-recently)
-	}
-	return true
-}
-
-// statesOf reads the names of states, long or short.
-func statesOf(names []string) ([]job.State, error) {
-	short := map[string]job.State{
-		"PD": job.Pending, "R": job.Running, "CG": job.Completing, "CD": job.Completed, "CA": job.CancelledState, "F": job.Failed,
-		"TO": job.Timeout, "NF": job.NodeFailed, "OOM": job.OutOfMemory, "DL": job.DeadlineMissed, "PR": job.Preempted,
-	}
-	var all []job.State
-	for _, name := range names {
-		up := strings.ToUpper(name)
-		if up == "ALL" {
-			for st := job.Pending; st <= job.Preempted; st++ {
-				all = append(all, st)
-			}
-			continue
-		}
-		st, ok := short[up]
-		for _, one := range short {
-			if one.String() == up {
-				st, ok = one, true
-			}
-		}
-		if !ok {
-			return nil, &api.Error{What: "Invalid job state specified: " + name, Code: fault.CodeUsage, Kind: "INVALID_JOB_STATE"}
-		}
-		all = append(all, st)
-	}
-	return all, nil
 }
 
 func (s *Server) getJob(_ http.ResponseWriter, r *http.Request) (any, error) {

@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/host"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/store"
 	"github.com/gangway-hpc/gangway/internal/wire"
@@ -30,22 +34,13 @@ func (s *Server) getHistory(_ http.ResponseWriter, r *http.Request) (any, error)
 	f := store.Filter{
 		IDs: q.IDs, Users: q.Users, Accounts: q.Accounts, Partitions: q.Partitions, Names: q.Names, States: states,
 		Since: q.Since, Until: q.Until, Limit: cmp.Or(q.Limit, 10000),
-		Latest: r.URL.Query().Get("duplicates") != "1",
+		Latest: !q.Attempts,
 	}
 	if f.AfterJob, f.AfterAttempt, err = pageAfter(q.After); err != nil {
 		return nil, err
 	}
 	// What runs is looked at first: what ends meanwhile is there twice, not missing.
-	var live []api.Past
-	look := func(c *core) error {
-		live = c.live(&q, states)
-		return nil
-	}
-	if s.core.commit.broken.Load() {
-		err = s.do(r.Context(), func(c *core) { _ = look(c) })
-	} else {
-		err = s.durably(r, look) // what has ended is in the store then
-	}
+	live, err := ask(s, r, func(c *core) ([]api.Past, error) { return c.live(&q, states), nil })
 	if err != nil {
 		return nil, err
 	}
@@ -53,11 +48,11 @@ func (s *Server) getHistory(_ http.ResponseWriter, r *http.Request) (any, error)
 	if err != nil {
 		return nil, err
 	}
-	if f.Latest { // of what has not ended yet the present attempt counts
+	if f.Latest {
 		err := s.do(r.Context(), func(c *core) {
-			page.Items = slices.DeleteFunc(page.Items, func(p api.Past) bool {
-				v, ok := c.sched.Job(p.Job.ID)
-				return ok && !v.State.Done()
+			page.Items = latest(page.Items, live, func(id job.ID) bool {
+				v, ok := c.sched.Job(id)
+				return !ok || v.State.Done()
 			})
 		})
 		if err != nil {
@@ -78,6 +73,19 @@ func (s *Server) getHistory(_ http.ResponseWriter, r *http.Request) (any, error)
 	}
 	page.Now = job.Time(s.opts.Now().UnixMilli())
 	return page, nil
+}
+
+// latest leaves of what the accounting has the jobs that are done, by their latest attempts:
+// not one before that which was live when the accounting was not yet read, though that has
+// ended meanwhile.
+func latest(items, live []api.Past, done func(job.ID) bool) []api.Past {
+	attempts := map[job.ID]int{}
+	for i := range live {
+		attempts[live[i].Job.ID] = live[i].Job.Attempt
+	}
+	return slices.DeleteFunc(items, func(p api.Past) bool {
+		return attempts[p.Job.ID] > p.Job.Attempt || !done(p.Job.ID)
+	})
 }
 
 func (s *Server) past(ctx context.Context, f store.Filter, nodes []string) (api.Page[api.Past], error) {
@@ -119,10 +127,10 @@ func (c *core) live(q *api.Query, states []job.State) []api.Past {
 		p := api.Past{Job: *v}
 		if r := c.runs[v.ID]; r != nil {
 			for _, st := range r.Done {
-				p.Steps = append(p.Steps, *c.stepView(r, st, false))
+				p.Steps = append(p.Steps, *c.stepView(st, false))
 			}
 			for _, id := range sortedSteps(r.Steps) {
-				p.Steps = append(p.Steps, *c.stepView(r, r.Steps[id], false))
+				p.Steps = append(p.Steps, *c.stepView(r.Steps[id], false))
 			}
 		}
 		all = append(all, p)
@@ -158,60 +166,71 @@ func (s *Server) getExplain(_ http.ResponseWriter, r *http.Request) (any, error)
 	})
 }
 
-func (s *Server) postPlan(_ http.ResponseWriter, r *http.Request) (any, error) {
+// getEvents are the events of a job in the log.
+func (s *Server) getEvents(_ http.ResponseWriter, r *http.Request) (any, error) {
 	who, refused := s.who(r)
 	if refused != nil {
 		return nil, refused
 	}
-	var q api.PlanRequest
-	if err := body(r, &q); err != nil {
-		return nil, err
-	}
-	return ask(s, r, func(c *core) (api.Page[api.PlanChange], error) {
-		page := api.Page[api.PlanChange]{Now: c.now}
-		var events []job.Event
-		for _, name := range q.Drain {
-			n := c.nodes[name]
-			if n == nil {
-				return page, noNode(name)
-			}
-			events = append(events, job.NodeStateSet{At: c.now, Node: name, State: n.state | job.NodeDrain, Reason: "plan"})
+	id, first := job.ID(0), uint64(0)
+	_, err := ask(s, r, func(c *core) (_ struct{}, err error) {
+		if id, _, err = c.owned(who, r.PathValue("id")); err == nil {
+			first = c.submission(id).Seq
 		}
-		for _, id := range q.Cancel {
-			events = append(events, job.Cancelled{At: c.now, ID: id})
-			if v, ok := c.sched.Job(id); ok && v.State == job.Running {
-				events = append(events, job.Ended{At: c.now, ID: id, State: job.CancelledState})
-			}
-		}
-		if q.Submit != nil {
-			spec := *q.Submit
-			spec.UID, spec.User = who.uid, who.name()
-			events = append(events, job.Submitted{At: c.now, ID: c.last + 1, Spec: spec})
-		}
-		changes, err := c.sched.WhatIf(c.now, events...)
-		if err != nil {
-			return page, refusedJob(err)
-		}
-		for _, d := range changes {
-			change := api.PlanChange{ID: d.ID, Was: d.Was, Now: d.Now}
-			if d.ID > c.last {
-				change.ID, change.Was = 0, 0
-			}
-			page.Items = append(page.Items, change)
-		}
-		return page, nil
+		return struct{}{}, err
 	})
-}
-
-// getEvents are the events of a job in the log.
-func (s *Server) getEvents(_ http.ResponseWriter, r *http.Request) (any, error) {
-	id, err := ask(s, r, func(c *core) (job.ID, error) { return c.idOf(r.PathValue("id")) })
+	var e *api.Error
+	if errors.As(err, &e) && e.Kind == "INVALID_JOB_ID" { // it ended some time ago
+		id, err = s.pastJob(r.Context(), who, r.PathValue("id"), err)
+	}
 	if err != nil {
 		return nil, err
 	}
+	for {
+		page, err := s.events(r.Context(), id, first)
+		if err == nil || !errors.Is(err, store.ErrPruned) { // else they have gone just now
+			return page, err
+		}
+	}
+}
+
+// pastJob is a job, or a task of an array, that only the accounting knows any more, of who asks.
+// unknown is the answer where it has none.
+func (s *Server) pastJob(ctx context.Context, who identity, text string, unknown error) (job.ID, error) {
+	first, task, isTask := strings.Cut(text, "_")
+	n, err := strconv.ParseUint(first, 10, 32)
+	if err != nil || n == 0 {
+		return 0, unknown
+	}
+	page, err := s.past(ctx, store.Filter{IDs: []job.ID{job.ID(n)}, Latest: true}, nil)
+	if err != nil {
+		return 0, err
+	}
+	for i := range page.Items {
+		j := &page.Items[i].Job
+		switch {
+		case isTask && (j.Array == nil || strconv.FormatUint(uint64(j.Array.Task), 10) != task), !isTask && j.ID != job.ID(n):
+		case who.from.Role == host.Node:
+			return 0, unknown // where it ran is not known any more
+		case !who.may(&job.Spec{UID: j.UID}):
+			return 0, &api.Error{What: fmt.Sprintf("job %s: it is %s's", text, j.User), Kind: "ACCESS_DENIED"}
+		default:
+			return j.ID, nil
+		}
+	}
+	return 0, unknown
+}
+
+// events are those of a job, whose first one has a number, as far as they are kept.
+func (s *Server) events(ctx context.Context, id job.ID, first uint64) (api.Page[api.Logged], error) {
 	page := api.Page[api.Logged]{Now: job.Time(s.opts.Now().UnixMilli())}
+	after := max(first, 1) - 1
+	if pruned := s.opts.Store.Pruned(); pruned > after {
+		after = pruned
+		page.Items = append(page.Items, api.Logged{Seq: pruned, Kind: "Pruned", Text: "earlier events are not kept"})
+	}
 	mark := []byte(id.String())
-	err = s.opts.Store.Read(r.Context(), 0, func(seq uint64, b []byte) error {
+	err := s.opts.Store.Read(ctx, after, func(seq uint64, b []byte) error {
 		if !bytes.Contains(b, mark) {
 			return nil
 		}
@@ -246,11 +265,11 @@ func (s *Server) getEvents(_ http.ResponseWriter, r *http.Request) (any, error) 
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return page, nil
+	return page, err
 }
+
+// maxPrecache is how many images nodes are asked for at once.
+const maxPrecache = 100
 
 // precaching is a request that nodes have images.
 type precaching struct {
@@ -259,6 +278,9 @@ type precaching struct {
 }
 
 func (s *Server) postPrecache(w http.ResponseWriter, r *http.Request) (any, error) {
+	if _, err := s.admin(r); err != nil {
+		return nil, err
+	}
 	var q api.Precache
 	if err := body(r, &q); err != nil {
 		return nil, err
@@ -266,12 +288,15 @@ func (s *Server) postPrecache(w http.ResponseWriter, r *http.Request) (any, erro
 	if len(q.Images) == 0 {
 		return nil, &api.Error{What: "precache: no image is named", Code: fault.CodeUsage}
 	}
-	id := fmt.Sprintf("%d-%p", s.opts.Now().UnixNano(), r)
+	if len(q.Images) > maxPrecache || q.Rate < 0 {
+		return nil, &api.Error{What: fmt.Sprintf("precache %d images, at %d bytes/s: the most is %d images, and no rate is below 0", len(q.Images), q.Rate, maxPrecache), Code: fault.CodeUsage}
+	}
+	id := rand.Text()
+	defer s.put(func(c *core) { delete(c.precaches, id) })
 	p, err := ask(s, r, func(c *core) (*precaching, error) { return c.precache(id, &q) })
 	if err != nil {
 		return nil, err
 	}
-	defer s.put(func(c *core) { delete(c.precaches, id) })
 	out := newWriter(w)
 	for {
 		select {
@@ -334,8 +359,8 @@ func (c *core) precache(id string, q *api.Precache) (*precaching, error) {
 // precached takes how far a node is with an image.
 func (c *core) precached(node string, m *wire.Precached) {
 	p := c.precaches[m.Id]
-	if p == nil {
-		return
+	if p == nil || !p.left[node+"\x00"+m.Image] {
+		return // nobody waits for it, or it was said already
 	}
 	e := api.Precached{Node: node, Image: m.Image, Digest: m.Digest, Bytes: m.Bytes, Total: m.Total, Done: m.Done}
 	if len(m.Fault) > 0 {

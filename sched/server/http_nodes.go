@@ -118,9 +118,10 @@ func (c *core) nodeView(n *node, u *usage) api.Node {
 		v.Jobs, v.UsedCPUs, v.UsedMemory, v.Used = u.jobs, u.cpus, u.memory, u.devices
 	}
 	if n.hello != nil {
-		v.Version, v.SocketPath = n.hello.Version, n.hello.Socket
-		v.Addr = n.hello.Address
+		v.Version = n.hello.Version
+		v.SocketPath = n.hello.Socket
 	}
+	v.Addr = c.addressOf(n.spec.Name)
 	if n.beat != nil {
 		v.FreeMemory, v.Load = n.beat.FreeMemory>>20, n.beat.Load
 	}
@@ -232,35 +233,6 @@ func (s *Server) getPartitions(_ http.ResponseWriter, r *http.Request) (any, err
 	})
 }
 
-func (s *Server) changePartition(_ http.ResponseWriter, r *http.Request) (any, error) {
-	if _, err := s.admin(r); err != nil {
-		return nil, err
-	}
-	var q api.Change
-	if err := body(r, &q); err != nil {
-		return nil, err
-	}
-	return nil, s.durably(r, func(c *core) error {
-		have := c.partition(r.PathValue("name"))
-		if have == nil {
-			return &api.Error{What: fmt.Sprintf("partition %s: Invalid partition name specified", r.PathValue("name")), Kind: "INVALID_PARTITION_NAME"}
-		}
-		p := *have
-		states := map[string]job.PartitionState{
-			"up": job.PartitionUp, "down": job.PartitionDown, "drain": job.PartitionDrain, "inactive": job.PartitionInactive,
-		}
-		state, ok := states[strings.ToLower(q.State)]
-		if !ok {
-			return &api.Error{What: fmt.Sprintf("%q is no state for a partition", q.State), Hint: "up, down, drain, inactive", Code: fault.CodeUsage}
-		}
-		p.State = state
-		if err := c.apply(job.PartitionSet{At: c.now, Partition: p}); err != nil {
-			return refusedJob(err)
-		}
-		return nil
-	})
-}
-
 func (s *Server) getImages(_ http.ResponseWriter, r *http.Request) (any, error) {
 	return ask(s, r, func(c *core) (api.Page[api.NodeImages], error) {
 		page := api.Page[api.NodeImages]{Now: c.now}
@@ -279,28 +251,37 @@ func (s *Server) getWatch(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, &api.Error{What: err.Error(), Code: fault.CodeUsage}
 	}
-	who, err := ask(s, r, func(c *core) (*watcher, error) {
+	var who *watcher
+	defer func() {
+		if who != nil {
+			s.put(func(c *core) { c.unsubscribe(who) })
+		}
+	}()
+	_, err = ask(s, r, func(c *core) (_ struct{}, err error) {
 		for _, id := range q.IDs {
 			if _, ok := c.sched.Job(id); !ok {
-				return nil, &api.Error{What: fmt.Sprintf("job %v: Invalid job id specified", id), Kind: "INVALID_JOB_ID"}
+				return struct{}{}, &api.Error{What: fmt.Sprintf("job %v: Invalid job id specified", id), Kind: "INVALID_JOB_ID"}
 			}
 		}
-		return c.subscribe(q.IDs), nil
+		who, err = c.subscribe(q.IDs)
+		return struct{}{}, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	defer s.put(func(c *core) { c.unsubscribe(who) })
 	out := newWriter(w)
 	for {
+		events, over := who.take()
+		for i := range events {
+			if out.put(&events[i]) != nil {
+				return nil, errDone
+			}
+		}
+		if out.flush() != nil || over {
+			return nil, errDone
+		}
 		select {
-		case e, ok := <-who.events:
-			if !ok || out.put(e) != nil {
-				return nil, errDone
-			}
-			if len(who.events) == 0 && out.flush() != nil {
-				return nil, errDone
-			}
+		case <-who.ready:
 		case <-r.Context().Done():
 			return nil, errDone
 		case <-s.stopped:
@@ -320,4 +301,17 @@ func pageAfter(text string) (job.ID, int, error) {
 		return 0, 0, &api.Error{What: fmt.Sprintf("after=%s is no page's", text), Code: fault.CodeUsage}
 	}
 	return job.ID(n), k, nil
+}
+
+func (s *Server) getCluster(_ http.ResponseWriter, r *http.Request) (any, error) {
+	return ask(s, r, func(c *core) (api.Cluster, error) {
+		declared := c.opts.Cluster
+		v := api.Cluster{
+			Name: declared.Name, Version: c.opts.Version, Now: c.now, Began: job.Time(c.began.UnixMilli()), Config: declared.Config, Network: declared.Network,
+		}
+		for l := range c.sched.Licenses {
+			v.Licenses = append(v.Licenses, api.LicenseUse{Name: l.Name, Total: l.Total, Used: l.Used})
+		}
+		return v, nil
+	})
 }

@@ -41,15 +41,15 @@ func (s *Server) postStep(_ http.ResponseWriter, r *http.Request) (any, error) {
 		}
 		run := c.runs[id]
 		switch {
-		case c.commit.broken.Load():
-			return struct{}{}, &api.Error{What: "create step: it cannot be stored", Kind: "CAN_NOT_SAVE"}
+		case c.commit.broken():
+			return struct{}{}, c.commit.refusal("create step: it cannot be stored", ", then try again")
 		case run == nil && v.State == job.Pending:
 			return struct{}{}, &api.Error{What: fmt.Sprintf("create step: job %v does not run yet", id), Kind: "JOB_PENDING"}
 		case run == nil || run.Fate != nil:
 			return struct{}{}, &api.Error{What: fmt.Sprintf("create step: Job/step already completing or completed: job %v", id), Kind: "ALREADY_DONE"}
 		}
 		if st := run.once(q.Once); st != nil {
-			v := c.stepView(run, st, false)
+			v := c.stepView(st, false)
 			c.after(func() { answer <- stepAnswer{step: v} })
 			return struct{}{}, nil
 		}
@@ -60,7 +60,7 @@ func (s *Server) postStep(_ http.ResponseWriter, r *http.Request) (any, error) {
 				answer <- stepAnswer{err: err}
 				return
 			}
-			v := c.stepView(run, st, false)
+			v := c.stepView(st, false)
 			c.after(func() { answer <- stepAnswer{step: v} })
 		}
 		run.now.waiting = append(run.now.waiting, w)
@@ -162,11 +162,11 @@ func (s *Server) oneStep(r *http.Request, id, step string) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		run, st, err := c.stepOf(id, step)
+		_, st, err := c.stepOf(id, step)
 		if err != nil {
 			return nil, err
 		}
-		return c.stepView(run, st, true), nil
+		return c.stepView(st, true), nil
 	})
 }
 
@@ -191,7 +191,11 @@ func (s *Server) endStep(_ http.ResponseWriter, r *http.Request) (any, error) {
 		if st.Result != nil || st.Gang.killing {
 			return nil
 		}
-		c.act(run, st, st.Gang.stop(killWait, "it was cancelled"))
+		why := job.EndCancelled
+		if r.URL.Query().Get("overtime") == "1" {
+			why = job.EndTimeLimit
+		}
+		c.stopStep(run, st, killWait, why)
 		return nil
 	})
 }
@@ -211,10 +215,10 @@ func (s *Server) getJobSteps(_ http.ResponseWriter, r *http.Request) (any, error
 			return page, nil
 		}
 		for _, st := range run.Done {
-			page.Items = append(page.Items, c.stepView(run, st, false))
+			page.Items = append(page.Items, c.stepView(st, false))
 		}
 		for _, id := range sortedSteps(run.Steps) {
-			page.Items = append(page.Items, c.stepView(run, run.Steps[id], false))
+			page.Items = append(page.Items, c.stepView(run.Steps[id], false))
 		}
 		return page, nil
 	})
@@ -234,7 +238,7 @@ func (s *Server) getSteps(_ http.ResponseWriter, r *http.Request) (any, error) {
 				continue
 			}
 			for _, id := range sortedSteps(run.Steps) {
-				page.Items = append(page.Items, c.stepView(run, run.Steps[id], false))
+				page.Items = append(page.Items, c.stepView(run.Steps[id], false))
 			}
 		}
 		return page, nil

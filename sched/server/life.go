@@ -19,7 +19,6 @@ const (
 
 // present is what is known of a run, but is not state: after a restart it is found again.
 type present struct {
-	warned    bool     // Program.Signal was sent
 	killed    bool     // its steps were told to end
 	releasing bool     // its nodes were told to clean up
 	cleanBy   job.Time // then the nodes are given on anyway
@@ -67,7 +66,8 @@ func sortedSteps(steps map[job.StepID]*step) []job.StepID {
 	return ids
 }
 
-// driveLimits ends a run whose time is up, and warns it before.
+// driveLimits ends a run whose time is up, and warns it, or those of its steps that want it,
+// before.
 func (c *core) driveLimits(r *run) {
 	end := r.Start.Add(r.Alloc.Limit)
 	if c.now >= end {
@@ -75,21 +75,32 @@ func (c *core) driveLimits(r *run) {
 		c.finish(r, fate{State: job.Timeout, Fault: &job.Fault{What: "the time limit was reached"}})
 		return
 	}
+	due := func(p *job.Program) bool { return p != nil && p.Signal != "" && c.now >= end.Add(-p.SignalBefore) }
 	p := r.Facts.Program
-	if p == nil || p.Signal == "" || r.now.warned || c.now < end.Add(-p.SignalBefore) {
-		return
-	}
-	r.now.warned = true
-	n, err := slurm.ParseSignal(p.Signal)
-	if err != nil {
-		c.log.Error("signal before the end of a job", "job", r.Of.Job, "err", err)
-		return
-	}
-	for id, st := range r.Steps {
-		if (id == job.BatchStep) == p.SignalBatch {
-			c.signalStep(st, int(n))
+	e := jobWarned{At: c.now, ID: r.Of.Job, Whole: due(p) && !r.Warned}
+	for _, id := range sortedSteps(r.Steps) {
+		st := r.Steps[id]
+		switch own := &st.Spec.Program; {
+		case e.Whole && (id == job.BatchStep) == p.SignalBatch:
+			c.warn(st, p.Signal)
+		case id >= 0 && due(own) && !st.Warned:
+			e.Steps = append(e.Steps, id)
+			c.warn(st, own.Signal)
 		}
 	}
+	if e.Whole || len(e.Steps) > 0 {
+		c.emit(e)
+	}
+}
+
+// warn sends a step the signal that it gets before the end of its time.
+func (c *core) warn(st *step, name string) {
+	n, err := slurm.ParseSignal(name)
+	if err != nil {
+		c.log.Error("signal before the end of a job", "step", st.Spec.Key, "err", err)
+		return
+	}
+	c.signalStep(st, int(n), true)
 }
 
 // finish begins the end of a run. What was decided first counts.
@@ -117,7 +128,8 @@ func (c *core) killSteps(r *run) {
 		grace = 2 * job.Second
 	}
 	for _, id := range sortedSteps(r.Steps) {
-		c.act(r, r.Steps[id], r.Steps[id].Gang.stop(grace, "the job is ending: "+r.Fate.State.String()))
+		c.act(r, r.Steps[id], r.Steps[id].Gang.stop(grace, r.Fate.order()))
+		c.watch.step(r, r.Steps[id])
 	}
 }
 
@@ -147,27 +159,24 @@ func (c *core) release(r *run) {
 
 // end is the end of a run, or of an attempt of it.
 func (c *core) end(r *run) {
-	f := r.Fate
+	f, id := r.Fate, r.Of.Job
 	c.account(r, *f)
 	if !f.Requeue {
-		if err := c.apply(job.Ended{At: c.now, ID: r.Of.Job, State: f.State, Exit: f.code()}); err != nil {
-			c.log.Error("end job", "job", r.Of.Job, "err", err)
+		if err := c.apply(job.Ended{At: c.now, ID: id, State: f.State, Exit: f.code()}); err != nil {
+			c.log.Error("end job", "job", id, "err", err)
 		}
-		c.watch.job(r.Of.Job)
-		return
-	}
-	id := r.Of.Job
-	if v, ok := c.sched.Job(id); ok && v.State == job.Completing { // it was cancelled meanwhile
-		f.Requeue, f.State = false, job.CancelledState
-		c.end(r)
+		c.watch.job(id)
 		return
 	}
 	if err := c.apply(job.Requeue{At: c.now, ID: id, Hold: f.Hold}); err != nil {
 		c.log.Error("requeue job", "job", id, "err", err)
 		return
 	}
-	if len(f.Exclude) > 0 {
+	switch {
+	case len(f.Exclude) > 0:
 		c.exclude(id, f)
+	case f.State == job.CancelledState: // somebody asked for it
+		c.forgive(id)
 	}
 	c.touch(id)
 }
@@ -199,12 +208,40 @@ func (c *core) exclude(id job.ID, f *fate) {
 	c.accountPending(id)
 }
 
+// forgive lets a job that a person requeued have the nodes again that it failed on: who asked
+// has seen to the cause.
+func (c *core) forgive(id job.ID) {
+	v, ok := c.sched.Job(id)
+	asked := c.submission(id).Facts.Exclude
+	if !ok || slices.Equal(v.Spec.Exclude, asked) {
+		return
+	}
+	spec := *v.Spec
+	spec.Exclude = slices.Clone(asked)
+	if err := c.apply(job.Changed{At: c.now, ID: id, Spec: spec}); err != nil {
+		c.log.Error("let job have all nodes again", "job", id, "err", err)
+	}
+}
+
 // code is the exit code of the job as the scheduler keeps it: 0 is for success only.
 func (f *fate) code() int {
 	if f.Exit == 0 && f.Signal != 0 {
 		return 128 + f.Signal
 	}
 	return f.Exit
+}
+
+// order is the reason for which the steps of a run are ended that has this fate.
+func (f *fate) order() string {
+	switch {
+	case f.State == job.Timeout:
+		return job.EndTimeLimit
+	case f.State == job.NodeFailed:
+		return job.EndNodeFailure
+	case f.Requeue:
+		return job.EndRequeue
+	}
+	return job.EndCancelled
 }
 
 // lostRun sees to a run that the scheduler has ended because of its nodes: what is left of
@@ -218,6 +255,9 @@ func (c *core) lostRun(r *run) {
 	}
 	for _, st := range r.Done {
 		if slices.Contains(r.now.lost, st.Spec.Key.Step) {
+			for n := range st.Gang.each { // before its node is told to clean up: it says why
+				c.sendKill(st, action{node: n.Name, why: r.Fate.order()})
+			}
 			c.accountStep(r, st)
 			c.watch.step(r, st)
 		}
@@ -244,6 +284,7 @@ func (c *core) ensureBatch(r *run) {
 	spec.Name, spec.Tasks, spec.Overlap, spec.Program = "batch", 1, true, p
 	spec.Nodes = []job.StepNode{c.stepNode(share)}
 	spec.Nodes[0].Ranks = []int{0}
+	spec.Image = c.imageFor(spec, "")
 	c.make(r, stepMade{At: c.now, Spec: spec, Env: r.Facts.Env, Text: r.Facts.Text})
 }
 

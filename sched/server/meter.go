@@ -16,6 +16,7 @@ type meter struct {
 	turns    prometheus.Histogram
 	jobs     *prometheus.GaugeVec
 	nodes    *prometheus.GaugeVec
+	tally    *tally // of "sdiag"
 }
 
 func newMeter(r *prometheus.Registry) *meter {
@@ -31,6 +32,7 @@ func newMeter(r *prometheus.Registry) *meter {
 		}),
 		jobs:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gangway_jobs", Help: "Jobs by state."}, []string{"state"}),
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gangway_nodes", Help: "Nodes by state."}, []string{"state"}),
+		tally: newTally(time.Now()),
 	}
 	r.MustRegister(m.submits, m.events, m.failures, m.commits, m.turns, m.jobs, m.nodes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -40,6 +42,16 @@ func newMeter(r *prometheus.Registry) *meter {
 func (m *meter) committed(d time.Duration, events int) {
 	m.commits.Observe(d.Seconds())
 	m.events.Add(float64(events))
+	m.tally.cycle(commitsOf, d, events)
+}
+
+// turned counts a turn of the core, and the decisions in it.
+func (m *meter) turned(d, deciding time.Duration, decided int) {
+	m.turns.Observe(d.Seconds())
+	m.tally.cycle(turnsOf, d, decided)
+	if decided > 0 {
+		m.tally.cycle(cyclesOf, deciding, decided)
+	}
 }
 
 // count sets what is counted when it is asked for.

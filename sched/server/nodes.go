@@ -35,11 +35,12 @@ const automatic = job.NodeUnknown | job.NodeSuspect
 // lostReason is why a node is down that is up again when it is heard of.
 const lostReason = "Not responding"
 
+// addressOf is by which address ranks reach a node.
 func (c *core) addressOf(name string) string {
+	if met := c.met[name]; met.Address != "" {
+		return met.Address
+	}
 	if n := c.nodes[name]; n != nil {
-		if n.hello != nil && n.hello.Address != "" {
-			return n.hello.Address
-		}
 		return n.spec.Addr
 	}
 	return ""
@@ -52,6 +53,12 @@ func (c *core) send(name string, m *wire.ControllerMessage) {
 		session := n.session
 		c.after(func() { session.send(m) })
 	}
+}
+
+// away says whether a node has no session, or one that just ends.
+func (c *core) away(name string) bool {
+	n := c.nodes[name]
+	return n == nil || n.session == nil || n.session.over()
 }
 
 // blocked says whether something of a job that has lost the node has to be cleaned there,
@@ -97,6 +104,9 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 	}
 	n.session, n.hello, n.seen = s, h, c.now
 	c.log.Info("node is here", "node", h.Node, "steps", len(h.Steps))
+	if met := (meeting{h.Address, h.Socket}); c.met[h.Node] != met {
+		c.emit(nodeMet{At: c.now, Node: h.Node, meeting: met})
+	}
 	if !h.Declared {
 		c.hardware(n, h)
 	}
@@ -116,13 +126,21 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 	return nil
 }
 
-// hardware is what an agent found: it replaces what was known, if nothing runs there.
+// hardware is what an agent found: it replaces what was known, if nothing runs there. What
+// the node is for is not the agent's to say.
 func (c *core) hardware(n *node, h *wire.Hello) {
-	var spec job.Node
-	if err := json.Unmarshal(h.Hardware, &spec); err != nil {
+	var found job.Node
+	err := json.Unmarshal(h.Hardware, &found)
+	if err == nil && (found.CPUs < 1 || found.Memory < 1) {
+		err = fmt.Errorf("it has %d CPUs and %d MiB of memory", found.CPUs, found.Memory)
+	}
+	if err != nil {
 		c.log.Error("read hardware", "node", h.Node, "err", err)
 		return
 	}
+	spec := n.spec
+	spec.Sockets, spec.CoresPerSocket, spec.ThreadsPerCore, spec.CPUs = found.Sockets, found.CoresPerSocket, found.ThreadsPerCore, found.CPUs
+	spec.Memory, spec.GRES, spec.Addr = found.Memory, found.GRES, found.Addr
 	spec.Name, spec.State, spec.Reason = h.Node, n.state, n.reason
 	if err := c.apply(job.NodeSet{At: c.now, Node: spec}); err != nil {
 		c.log.Warn("hardware stays as it was", "node", h.Node, "err", err)
@@ -164,13 +182,16 @@ func (c *core) adopt(n *node, h *wire.Hello) {
 			}
 			if known[st.Spec.Key] {
 				c.act(r, st, st.Gang.again(g))
+				if st.Gang.Starting && g.Phase != prepared { // else they come with START
+					c.sendDue(st, h.Node)
+				}
 				continue
 			}
 			if st.Gang.Starting || st.Gang.killing {
 				// It may have run there. What the node has forgotten is not started twice.
 				why := "node " + h.Node + " does not know the step any more"
 				if st.Gang.killing {
-					why = st.Gang.why
+					why = st.Gang.Why
 				}
 				c.nodeEnd(h.Node, job.StepEnd{Key: st.Spec.Key, End: c.now, Fault: &job.Fault{What: why, Node: true}})
 				continue
@@ -273,11 +294,16 @@ func (c *core) tickNodes() {
 	}
 }
 
-// lose gives a node up: what ran there is lost.
+// lose gives a node up: what ran there is lost. Its session is closed: an agent that could
+// not say anything for so long, and can again, opens another one and says what it has.
 func (c *core) lose(name string, n *node) {
 	c.log.Warn("node is lost", "node", name)
+	if n.session != nil {
+		n.session.close(fmt.Errorf("node %s was not heard of for too long", name))
+		n.session = nil
+	}
 	for _, r := range c.runs {
-		if r.Fate != nil && len(r.Steps) == 0 && slices.ContainsFunc(r.Alloc.Nodes, func(s job.NodeShare) bool { return s.Node == name }) {
+		if r.Fate != nil && len(r.Steps) == 0 && r.on(name) {
 			c.end(r) // it had ended there already
 		}
 	}

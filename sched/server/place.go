@@ -13,6 +13,10 @@ import (
 // wait for other steps.
 func (c *core) place(r *run, q *api.StepRequest, id job.StepID, avoid []string) (*job.StepSpec, error) {
 	p := placing{c: c, r: r, q: q, cpus: max(1, q.CPUsPerTask), exact: q.Exact || q.CPUsPerTask > 0}
+	var err error
+	if p.dist, err = rank.ParseDistribution(q.Distribution); err != nil {
+		return nil, refuseStep("BAD_DIST", "%v", err)
+	}
 	if err := p.check(); err != nil {
 		return nil, err
 	}
@@ -28,11 +32,7 @@ func (c *core) place(r *run, q *api.StepRequest, id job.StepID, avoid []string) 
 	if err != nil {
 		return nil, &busyError{err.Error()}
 	}
-	d, err := rank.ParseDistribution(q.Distribution)
-	if err != nil {
-		return nil, refuseStep("BAD_DIST", "%v", err)
-	}
-	ranks, err := rank.Deal(counts, d)
+	ranks, err := p.deal(chosen, counts)
 	if err != nil {
 		return nil, refuseStep("BAD_DIST", "%v", err)
 	}
@@ -45,6 +45,9 @@ func (c *core) place(r *run, q *api.StepRequest, id job.StepID, avoid []string) 
 		}
 	}
 	for i, share := range chosen {
+		if counts[i] == 0 {
+			continue // a node that was named has no part of a step with fewer tasks
+		}
 		n, devices, ok := c.stepNode(share), []job.Devices(nil), true
 		if len(q.GRES) > 0 {
 			if devices, ok = p.devices(share, counts[i], len(chosen), false); !ok {
@@ -68,6 +71,9 @@ func (c *core) place(r *run, q *api.StepRequest, id job.StepID, avoid []string) 
 	return spec, nil
 }
 
+// maxStepTasks bounds the tasks of a step.
+const maxStepTasks = 1 << 20
+
 // placing is what a step is placed by.
 type placing struct {
 	c     *core
@@ -75,6 +81,7 @@ type placing struct {
 	q     *api.StepRequest
 	cpus  int // of a task
 	exact bool
+	dist  rank.Distribution
 }
 
 func (p *placing) check() error {
@@ -82,8 +89,8 @@ func (p *placing) check() error {
 	switch {
 	case q.MinNodes < 0 || q.MaxNodes < 0 || q.Tasks < 0 || q.TasksPerNode < 0 || q.CPUsPerTask < 0 || q.Relative < 0:
 		return refuseStep("BAD_TASK_COUNT", "a number is negative")
-	case q.Tasks > 1<<20 || q.TasksPerNode > 1<<20:
-		return refuseStep("BAD_TASK_COUNT", "more than %d tasks", 1<<20)
+	case q.Tasks > maxStepTasks || q.TasksPerNode > maxStepTasks:
+		return refuseStep("BAD_TASK_COUNT", "more than %d tasks", maxStepTasks)
 	case q.MinNodes > have:
 		return refuseStep("REQUESTED_NODE_CONFIG_UNAVAILABLE", "it asks for %d nodes, and job %v has %d", q.MinNodes, p.r.Of.Job, have)
 	case q.MaxNodes > 0 && q.MaxNodes < q.MinNodes:
@@ -91,6 +98,9 @@ func (p *placing) check() error {
 	case q.Tasks > 0 && q.MinNodes > q.Tasks:
 		// Slurm: fewer nodes are used, with a warning.
 		q.MinNodes = q.Tasks
+	}
+	if q.Memory.Per == job.PerNode && !slices.ContainsFunc(p.r.Alloc.Nodes, func(s job.NodeShare) bool { return s.Memory == 0 || s.Memory >= q.Memory.MiB }) {
+		return refuseStep("INVALID_TASK_MEMORY", "it asks for %d MiB on each node, which no node of job %v has", q.Memory.MiB, p.r.Of.Job)
 	}
 	return nil
 }
@@ -117,30 +127,36 @@ func (p *placing) candidates(avoid []string) ([]*job.NodeShare, error) {
 	return append(must, may...), nil
 }
 
-// choose takes the first nodes that have room, and spreads the tasks. With all it is as if
-// no other step ran.
+// choose takes the first nodes that have room, and spreads the tasks; they come in the order of
+// the job's. With all it is as if no other step ran.
 func (p *placing) choose(nodes []*job.NodeShare, all bool) ([]*job.NodeShare, []int, error) {
 	q := p.q
+	if p.dist.Kind == rank.Arbitrary {
+		return p.listed(nodes, all)
+	}
 	least := max(q.MinNodes, 1, len(q.NodeList))
-	most := max(least, q.MaxNodes)
+	if p.dist.Pack && q.Tasks > 0 {
+		least = max(1, len(q.NodeList))
+	}
+	most := max(least, q.MinNodes, q.MaxNodes)
 	if q.MaxNodes == 0 && q.MinNodes == 0 {
 		most = len(p.r.Alloc.Nodes)
 	}
+	wish := least // of a range of nodes as many as there are tasks for, as Slurm has it
+	if q.MaxNodes > q.MinNodes && q.MinNodes > 0 && !p.dist.Pack {
+		wish = max(least, min(most, q.Tasks))
+	}
 	var chosen []*job.NodeShare
-	var room []int
 	total := 0
 	for _, share := range nodes {
 		n := p.room(share, all)
 		if n == 0 {
 			continue
 		}
-		if q.TasksPerNode > 0 {
-			n = min(n, q.TasksPerNode)
-		}
-		if len(chosen) >= least && (total >= q.Tasks || len(chosen) >= most) {
+		if len(chosen) >= wish && (total >= q.Tasks || len(chosen) >= most) {
 			break
 		}
-		chosen, room, total = append(chosen, share), append(room, n), total+n
+		chosen, total = append(chosen, share), total+n
 	}
 	tasks := q.Tasks
 	if tasks == 0 {
@@ -148,27 +164,103 @@ func (p *placing) choose(nodes []*job.NodeShare, all bool) ([]*job.NodeShare, []
 	}
 	switch {
 	case len(chosen) < least:
-		return nil, nil, refuseStep("REQUESTED_NODE_CONFIG_UNAVAILABLE", "%d of the %d nodes that it needs have what it asks for", len(chosen), least)
+		kind := p.lacking(nodes, all)
+		return nil, nil, refuseStep(kind, "%d of the %d nodes that it needs have what it asks for", len(chosen), least)
 	case total < tasks:
 		return nil, nil, refuseStep("TOO_MANY_REQUESTED_CPUS", "%d tasks of %d CPUs each, and there is room for %d", tasks, p.cpus, total)
 	}
-	counts, err := p.counts(tasks, room)
+	p.inOrder(chosen)
+	room := make([]int, len(chosen))
+	for i, share := range chosen {
+		room[i] = p.room(share, all)
+	}
+	counts, err := rank.Counts(tasks, room, p.dist)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, refuseStep("BAD_TASK_COUNT", "%v", err)
 	}
 	return chosen, counts, nil
 }
 
-func (p *placing) counts(tasks int, room []int) ([]int, error) {
-	d, err := rank.ParseDistribution(p.q.Distribution)
-	if err != nil {
-		return nil, refuseStep("BAD_DIST", "%v", err)
+// inOrder puts nodes into the order in which the job has them.
+func (p *placing) inOrder(nodes []*job.NodeShare) {
+	at := map[string]int{}
+	for i := range p.r.Alloc.Nodes {
+		at[p.r.Alloc.Nodes[i].Node] = i
 	}
-	counts, err := rank.Counts(tasks, room, d)
-	if err != nil {
-		return nil, refuseStep("BAD_TASK_COUNT", "%v", err)
+	slices.SortFunc(nodes, func(a, b *job.NodeShare) int { return at[a.Node] - at[b.Node] })
+}
+
+// listed takes the nodes of a list that has one for each task.
+func (p *placing) listed(nodes []*job.NodeShare, all bool) ([]*job.NodeShare, []int, error) {
+	q := p.q
+	if len(q.NodeList) == 0 || q.Tasks != 0 && q.Tasks != len(q.NodeList) {
+		return nil, nil, refuseStep("BAD_TASK_COUNT", "an arbitrary distribution of %d tasks, and the list of nodes has %d", q.Tasks, len(q.NodeList))
 	}
-	return counts, nil
+	wanted := map[string]int{}
+	for _, name := range q.NodeList {
+		wanted[name]++
+	}
+	var chosen []*job.NodeShare
+	for _, share := range nodes {
+		if wanted[share.Node] > 0 {
+			chosen = append(chosen, share)
+		}
+	}
+	p.inOrder(chosen)
+	counts := make([]int, len(chosen))
+	for i, share := range chosen {
+		counts[i] = wanted[share.Node]
+		if room := p.room(share, all); counts[i] > room {
+			return nil, nil, refuseStep("TOO_MANY_REQUESTED_CPUS", "%d tasks of %d CPUs each on node %s, and there is room for %d", counts[i], p.cpus, share.Node, room)
+		}
+	}
+	return chosen, counts, nil
+}
+
+// deal numbers the tasks of nodes.
+func (p *placing) deal(nodes []*job.NodeShare, counts []int) ([][]int, error) {
+	if p.dist.Kind != rank.Arbitrary {
+		return rank.Deal(counts, p.dist)
+	}
+	names := make([]string, len(nodes))
+	for i, share := range nodes {
+		names[i] = share.Node
+	}
+	return rank.DealList(names, p.q.NodeList)
+}
+
+// lacking is what nodes do not have of what one task asks for, by Slurm's name for it: devices,
+// or CPUs, or else the reason is another one.
+func (p *placing) lacking(nodes []*job.NodeShare, all bool) string {
+	devices, cpus := len(p.q.GRES) > 0, true
+	for _, share := range nodes {
+		if p.hasDevices(share, all) {
+			devices = false
+		}
+		if share.CPUs >= p.cpus {
+			cpus = false
+		}
+	}
+	switch {
+	case len(nodes) == 0:
+	case devices:
+		return "INVALID_GRES"
+	case cpus:
+		return "TOO_MANY_REQUESTED_CPUS"
+	}
+	return "REQUESTED_NODE_CONFIG_UNAVAILABLE"
+}
+
+// hasDevices says whether a node has the devices that one task there needs.
+func (p *placing) hasDevices(share *job.NodeShare, all bool) bool {
+	if len(p.q.GRES) == 0 {
+		return true
+	}
+	if per := p.perTask(); per > 0 {
+		return p.free(share, all) >= per
+	}
+	_, ok := p.devices(share, 1, max(1, p.q.MinNodes), all)
+	return ok
 }
 
 // room is how many tasks a node has room for.
@@ -184,12 +276,16 @@ func (p *placing) room(share *job.NodeShare, all bool) int {
 		}
 	}
 	n := free / p.cpus
-	if len(p.q.GRES) > 0 {
-		if per := p.perTask(); per > 0 {
-			n = min(n, p.free(share, all)/per)
-		} else if _, ok := p.devices(share, 1, max(1, p.q.MinNodes), all); !ok {
-			return 0
-		}
+	if p.q.Overcommit {
+		n = maxStepTasks
+	}
+	if per := p.perTask(); per > 0 {
+		n = min(n, p.free(share, all)/per)
+	} else if !p.hasDevices(share, all) {
+		return 0
+	}
+	if p.q.TasksPerNode > 0 {
+		n = min(n, p.q.TasksPerNode)
 	}
 	return max(0, n)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/gob"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -26,34 +27,39 @@ type saved struct {
 	Dirty map[string][]attempt
 	Past  []*run
 	Last  job.ID
+	Met   map[string]meeting
+	Pins  map[job.ID]map[string]string
 	Known []job.Node
 	Parts []job.Partition
+	// Comments and Declared may be missing in what older controllers have saved.
+	Comments map[job.ID]string
+	Declared map[string]job.Partition
 }
 
 // savedSubmission is a submission whose facts are the At-th.
 type savedSubmission struct {
 	First job.ID
 	N, At int
+	Seq   uint64
 }
 
-// restore makes the state of what the store has: the snapshot, and the events after it. A
-// snapshot that cannot be read is left aside, since all events are there.
+// restore makes the state of what the store has: a snapshot, and the events after it. The
+// older of two snapshots does if the later one cannot be read, and all events without any.
 func (c *core) restore(ctx context.Context) error {
 	began := time.Now()
-	from, data, err := c.store.Snapshot()
-	if err != nil {
-		c.log.Warn("read snapshot", "err", err)
-	}
-	if from > 0 {
-		if err := c.load(data); err != nil {
-			c.log.Warn("the snapshot is not used", "err", err)
-			c.state, from = *newState(), 0
+	from, err := c.store.Restore(ctx, func(_ uint64, data []byte) error {
+		err := c.load(data)
+		if err != nil {
+			c.state = *newState()
 		}
+		return err
+	})
+	if err != nil {
+		c.log.Warn("a snapshot is not used", "err", err)
 	}
 	c.seq, c.saved = from, from
-	err = c.readAll(ctx, from)
-	if err != nil {
-		return fmt.Errorf("restore the state: %w", err)
+	if failed := c.readAll(ctx, from); failed != nil {
+		return fmt.Errorf("restore the state: %w", errors.Join(failed, err))
 	}
 	c.log.Info("state is restored", "events", c.seq, "after_snapshot", c.seq-from, "jobs", c.last, "dur", time.Since(began))
 	return nil
@@ -126,25 +132,15 @@ func (c *core) load(data []byte) error {
 	}
 	c.state = state{
 		sched: s, runs: map[job.ID]*run{}, once: v.Once, fates: v.Fates, dirty: v.Dirty, past: v.Past, last: v.Last,
-		known: v.Known, parts: v.Parts, held: v.Held,
+		known: v.Known, parts: v.Parts, held: v.Held, met: v.Met, pins: v.Pins,
+		comments: v.Comments, declared: v.Declared,
 	}
-	if c.held == nil {
-		c.held = map[job.ID]bool{}
-	}
+	c.fillMaps()
 	for _, sub := range v.Subs {
 		if sub.At >= len(v.Facts) {
 			return fmt.Errorf("read snapshot: job %v has no facts", sub.First)
 		}
-		c.subs = append(c.subs, submission{sub.First, sub.N, v.Facts[sub.At]})
-	}
-	if c.once == nil {
-		c.once = map[string]onceSent{}
-	}
-	if c.fates == nil {
-		c.fates = map[job.ID]*fate{}
-	}
-	if c.dirty == nil {
-		c.dirty = map[string][]attempt{}
+		c.subs = append(c.subs, submission{sub.First, sub.N, v.Facts[sub.At], sub.Seq})
 	}
 	for _, r := range append(v.Runs, v.Past...) {
 		if sub := c.submission(r.Of.Job); sub != nil {
@@ -156,6 +152,9 @@ func (c *core) load(data []byte) error {
 	}
 	for _, r := range v.Runs {
 		c.runs[r.Of.Job] = r
+		for _, st := range r.Steps {
+			st.Gang.killing = st.Gang.Asked || st.Gang.Failing != nil
+		}
 	}
 	return nil
 }
@@ -172,10 +171,14 @@ type picture struct {
 func (c *core) picture() *picture {
 	p := &picture{sched: c.sched.Fork(), subs: c.subs[:len(c.subs):len(c.subs)], saved: saved{
 		Once: maps.Clone(c.once), Fates: maps.Clone(c.fates), Held: maps.Clone(c.held), Dirty: map[string][]attempt{},
-		Last: c.last, Known: slices.Clone(c.known), Parts: slices.Clone(c.parts),
+		Last: c.last, Met: maps.Clone(c.met), Pins: map[job.ID]map[string]string{}, Known: slices.Clone(c.known), Parts: slices.Clone(c.parts),
+		Comments: maps.Clone(c.comments), Declared: maps.Clone(c.declared),
 	}}
 	for name, list := range c.dirty {
 		p.Dirty[name] = slices.Clone(list)
+	}
+	for id, pins := range c.pins {
+		p.Pins[id] = maps.Clone(pins)
 	}
 	for _, r := range c.runs {
 		p.Runs = append(p.Runs, r.copy())
@@ -188,10 +191,19 @@ func (c *core) picture() *picture {
 
 // copy is what is saved of a run. Steps that have ended are not changed any more.
 func (r *run) copy() *run {
-	c := &run{Of: r.Of, Alloc: r.Alloc, Start: r.Start, Done: slices.Clone(r.Done), Next: r.Next, Fate: r.Fate, Steps: map[job.StepID]*step{}}
+	c := &run{
+		Of: r.Of, Alloc: r.Alloc, Start: r.Start, Done: slices.Clone(r.Done), Next: r.Next, Fate: r.Fate, Warned: r.Warned,
+		Steps: map[job.StepID]*step{},
+	}
 	for id, st := range r.Steps {
-		g := &gang{Key: st.Gang.Key, Nodes: slices.Clone(st.Gang.Nodes), Starting: st.Gang.Starting}
-		c.Steps[id] = &step{Spec: st.Spec, Env: st.Env, Text: st.Text, Want: st.Want, Made: st.Made, Begun: st.Begun, Gang: g, Result: st.Result, Avoid: st.Avoid}
+		g := &gang{Key: st.Gang.Key, Nodes: slices.Clone(st.Gang.Nodes), Starting: st.Gang.Starting, Asked: st.Gang.Asked, Grace: st.Gang.Grace, Why: st.Gang.Why, Failing: st.Gang.Failing}
+		for i := range g.Nodes {
+			g.Nodes[i].Due = slices.Clone(g.Nodes[i].Due)
+		}
+		c.Steps[id] = &step{
+			Spec: st.Spec, Env: st.Env, Text: st.Text, Want: st.Want, Made: st.Made, Begun: st.Begun, Gang: g, Result: st.Result, Avoid: st.Avoid,
+			Warned: st.Warned,
+		}
 	}
 	return c
 }
@@ -202,7 +214,7 @@ func (p *picture) bytes() ([]byte, error) {
 		if i == 0 || p.subs[i].Facts != p.subs[i-1].Facts {
 			p.Facts = append(p.Facts, p.subs[i].Facts)
 		}
-		p.Subs = append(p.Subs, savedSubmission{p.subs[i].First, p.subs[i].N, len(p.Facts) - 1})
+		p.Subs = append(p.Subs, savedSubmission{p.subs[i].First, p.subs[i].N, len(p.Facts) - 1, p.subs[i].Seq})
 	}
 	var b bytes.Buffer
 	if err := gob.NewEncoder(&b).Encode(&p.saved); err != nil {
@@ -221,15 +233,19 @@ func (c *core) snapshot() {
 	}
 	p, seq := c.picture(), c.seq
 	c.saved = seq
+	c.fresh = map[string]bool{}
 	c.after(func() {
 		go func() {
 			defer c.saving.Unlock()
-			c.save(p, seq)
+			if c.save(p, seq) {
+				c.prune(p, seq)
+			}
 		}()
 	})
 }
 
-func (c *core) save(p *picture, seq uint64) {
+// save writes a snapshot, and says whether it is there.
+func (c *core) save(p *picture, seq uint64) bool {
 	data, err := p.bytes()
 	if err == nil {
 		err = c.store.SaveSnapshot(seq, data)
@@ -237,11 +253,74 @@ func (c *core) save(p *picture, seq uint64) {
 	if err != nil {
 		c.log.Error("save snapshot", "err", err)
 	}
+	return err == nil
+}
+
+// prune removes what a snapshot makes needless: events of which no job that is known has
+// any, and scripts and environments of none. It is not called by the core.
+func (c *core) prune(p *picture, seq uint64) {
+	upTo := seq
+	if len(p.subs) > 0 {
+		upTo = min(seq, max(p.subs[0].Seq, 1)-1)
+	}
+	if kept := uint64(c.opts.KeepEvents); seq > kept {
+		upTo = max(upTo, seq-kept)
+	}
+	if err := c.store.Prune(upTo); err != nil {
+		c.log.Error("remove old events", "err", err)
+	}
+	needed := p.blobs()
+	var dead []string
+	err := c.store.Blobs(context.Background(), func(digest string) error {
+		if !needed[digest] {
+			dead = append(dead, digest)
+		}
+		return nil
+	})
+	if err != nil {
+		c.log.Error("remove old scripts and environments", "err", err)
+	}
+	if len(dead) == 0 {
+		return
+	}
+	done := make(chan struct{})
+	c.later(func(c *core) {
+		defer close(done)
+		c.drop(dead)
+	})
+	select { // the next picture is taken after this
+	case <-done:
+	case <-c.stopped:
+	}
+}
+
+// drop removes blobs, but for those that were needed since they were found needless.
+func (c *core) drop(dead []string) {
+	for _, digest := range dead {
+		if !c.fresh[digest] {
+			delete(c.stored, digest)
+			c.out.batch.Drop = append(c.out.batch.Drop, digest)
+		}
+	}
+}
+
+// blobs are the digests of those that jobs and steps may still need.
+func (p *picture) blobs() map[string]bool {
+	needed := map[string]bool{}
+	for i := range p.subs {
+		needed[p.subs[i].Facts.Env], needed[p.subs[i].Facts.Text] = true, true
+	}
+	for _, r := range p.Runs {
+		for _, st := range r.Steps {
+			needed[st.Env], needed[st.Text] = true, true
+		}
+	}
+	return needed
 }
 
 // saveNow saves a snapshot when the core and the committer have ended.
 func (c *core) saveNow() {
-	if c.commit.broken.Load() {
+	if c.commit.broken() { // some of its events are not stored
 		return
 	}
 	c.saving.Lock()
@@ -254,6 +333,7 @@ func (c *core) saveNow() {
 // declare takes in what the cluster is declared to be, as far as that is new.
 func (c *core) declare(cluster *job.Cluster) error {
 	c.clock()
+	c.places = switchPaths(&cluster.Network)
 	if len(c.known) == 0 {
 		if err := c.apply(job.Configured{At: c.now, Config: cluster.Config}); err != nil {
 			return fmt.Errorf("configure the cluster: %w", err)
@@ -280,9 +360,13 @@ func (c *core) declare(cluster *job.Cluster) error {
 	}
 	for _, p := range cluster.Partitions {
 		have := c.partition(p.Name)
+		was, known := c.declared[p.Name]
+		if !known || !same(p, was) {
+			c.emit(partitionDeclared{At: c.now, Partition: p})
+		}
 		if have != nil {
-			p.State = have.State
-			if same(p, *have) {
+			p.State, was.State = have.State, have.State
+			if same(p, *have) || known && same(p, was) { // it is as it was changed
 				continue
 			}
 		}

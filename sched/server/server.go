@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/socket"
 	"github.com/gangway-hpc/gangway/internal/store"
 	"github.com/gangway-hpc/gangway/internal/wire"
 )
@@ -38,16 +40,22 @@ type Options struct {
 	Version string
 	// Address is where programs of jobs reach the public API: unix:PATH.
 	Address string
-	// Now is the clock; nil: the system's.
+	// Hosts is how daemons of other hosts are heard; nil: there are none.
+	Hosts *Hosts
+	// Now is the machine's clock, which may be set; nil: the system's.
 	Now func() time.Time
 	// SnapshotEvery is after how many events a snapshot is made; 0: 10,000.
 	SnapshotEvery int
+	// KeepEvents is how many events are kept at most that no restart needs any more, for
+	// those who ask what happened to a job; 0: 200,000.
+	KeepEvents int
 }
 
 // Server is a controller.
 type Server struct {
 	opts     Options
 	inputs   chan func(*core)
+	large    chan struct{} // a token for each long request that is being read
 	core     *core
 	registry *prometheus.Registry
 	users    users
@@ -67,16 +75,19 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	if opts.SnapshotEvery == 0 {
 		opts.SnapshotEvery = 10000
 	}
+	if opts.KeepEvents == 0 {
+		opts.KeepEvents = 200000
+	}
 	s := &Server{
-		opts: opts, inputs: make(chan func(*core), maxInputs), stopped: make(chan struct{}), registry: prometheus.NewRegistry(),
+		opts: opts, inputs: make(chan func(*core), maxInputs), large: make(chan struct{}, largeBodies), stopped: make(chan struct{}), registry: prometheus.NewRegistry(),
 		fatal: make(chan error, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	m := newMeter(s.registry)
 	c := &core{
 		state: *newState(), opts: &s.opts, log: opts.Log, store: opts.Store, inputs: s.inputs, nodes: map[string]*node{},
-		holders: map[job.ID]*holding{}, precaches: map[string]*precaching{}, touched: map[job.ID]bool{}, stored: map[string]bool{}, meter: m,
-		commit: newCommitter(opts.Store, opts.Log, m), stopped: s.stopped,
+		holders: map[job.ID]*holding{}, precaches: map[string]*precaching{}, asked: prefetched{of: map[nodeImage]job.Time{}}, touched: map[job.ID]bool{}, stored: map[string]bool{}, fresh: map[string]bool{}, meter: m,
+		commit: newCommitter(opts.Store, opts.Log, m), stopped: s.stopped, began: time.Now(),
 	}
 	s.core = c
 	if err := c.restore(ctx); err != nil {
@@ -100,49 +111,86 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	return s, nil
 }
 
-// unstored has the core refuse and cancel the jobs of batches that the store did not take.
-func (s *Server) unstored(queue []output, err error) {
-	done := make(chan struct{})
+// unstored has the core refuse and cancel the jobs of batches that the store did not take,
+// and of all that came since, and returns these with those.
+func (s *Server) unstored(queue []output, err error) []output {
+	done := make(chan []output, 1)
 	f := func(c *core) {
-		defer close(done)
-		for i := range queue {
-			for _, w := range queue[i].submits {
-				w.refuse(err)
-				c.cancelUnstored(w)
-			}
-			queue[i].submits = nil
+		more, _ := c.commit.take() // nothing comes while this runs
+		all := append(queue, more...)
+		for i := range all {
+			c.refuseAll(&all[i], err)
 		}
-		for _, w := range c.out.submits {
-			w.refuse(err)
-			c.cancelUnstored(w)
-		}
-		c.out.submits = nil
+		c.refuseAll(&c.out, err)
 		c.flush()
+		done <- all
 	}
 	select {
 	case s.inputs <- f:
 		select {
-		case <-done:
+		case all := <-done:
+			return all
 		case <-s.stopped:
 		}
 	case <-s.stopped:
 	}
+	select {
+	case all := <-done: // it was the last that the core did
+		return all
+	default:
+		return queue
+	}
+}
+
+// refuseAll refuses and cancels the jobs of a batch, and takes out of it what is stored for
+// them only: what is needed may fit where a large environment does not.
+func (c *core) refuseAll(o *output, err error) {
+	submits := o.submits
+	o.submits = nil
+	for _, w := range submits {
+		w.refuse(err)
+		c.cancelUnstored(w)
+		for _, digest := range w.blobs {
+			if !c.inSteps(digest) {
+				delete(c.stored, digest)
+				o.batch.Blobs = slices.DeleteFunc(o.batch.Blobs, func(b store.Blob) bool { return b.Digest == digest })
+			}
+		}
+	}
+}
+
+// inSteps says whether a step that has not ended has a blob, of a job that was not refused.
+func (c *core) inSteps(digest string) bool {
+	for _, r := range c.runs {
+		if c.commit.refused(r.Of.Job) {
+			continue
+		}
+		for _, st := range r.Steps {
+			if st.Env == digest || st.Text == digest {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Serve answers the public API on one listener and agents on others, until ctx ends or the
 // store is taken over. It stops the server.
 func (s *Server) Serve(ctx context.Context, public net.Listener, agents ...net.Listener) error {
 	web := &http.Server{
-		Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, ConnContext: peerOf,
+		Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleSpan, ConnContext: peerOf,
 		BaseContext: func(net.Listener) context.Context { return s.ctx },
 		ErrorLog:    slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelWarn),
 	}
 	calls := grpc.NewServer(grpc.MaxRecvMsgSize(MaxMessage), grpc.MaxSendMsgSize(MaxMessage))
 	wire.RegisterControllerServer(calls, &service{server: s})
-	failed := make(chan error, 1+len(agents))
-	go func() { failed <- web.Serve(public) }()
+	failed := make(chan error, 4+len(agents))
+	if s.opts.Hosts != nil {
+		defer s.serveHosts(failed)()
+	}
+	go func() { failed <- web.Serve(limitConnections(public)) }()
 	for _, l := range agents {
-		go func() { failed <- calls.Serve(l) }()
+		go func() { failed <- calls.Serve(socket.Ours{Listener: l}) }() // agents are root's, or this user's
 	}
 	var err error
 	select {

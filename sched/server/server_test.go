@@ -8,8 +8,8 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -46,7 +46,7 @@ func TestJobRuns(t *testing.T) {
 // allocation is a job without a program that runs.
 func (w *world) allocation(nodes int) job.ID {
 	w.t.Helper()
-	id := w.submit(nodes, func(q *api.Submit) { q.Program = nil; q.Spec.CPUsPerTask = 8 })
+	id := w.submit(nodes, func(q *api.Submit) { q.Program, q.Allocation = nil, true; q.Spec.CPUsPerTask = 8 })
 	w.waitState(id, job.Running)
 	return id
 }
@@ -134,10 +134,24 @@ func TestBatchGoesElsewhere(t *testing.T) {
 		}
 		a.mu.Unlock()
 	}
-	id := w.submit(1, nil)
+	id := w.submit(1, func(q *api.Submit) { q.Spec.Requeue = true })
 	j := w.waitState(id, job.Completed)
 	if j.Attempt != 2 || len(j.Spec.Exclude) != 1 || slices.Contains(j.NodeList, j.Spec.Exclude[0]) {
 		t.Errorf("job is %+v, excludes %v", j, j.Spec.Exclude)
+	}
+	// Who has it run again has seen to the cause.
+	w.do("POST", "/v1/jobs/"+id.String()+"/requeue", nil, nil)
+	w.until("it has run again", func() bool { j := w.job(id); return j.State == job.Completed && j.Attempt == 3 })
+	if j := w.job(id); len(j.Spec.Exclude) != 0 {
+		t.Errorf("requeued by hand it still excludes %v", j.Spec.Exclude)
+	}
+	// What its owner excludes stays so.
+	own := w.submit(1, func(q *api.Submit) { q.Spec.Exclude, q.Spec.Requeue = []string{"n1"}, true })
+	w.waitState(own, job.Failed)
+	w.do("POST", "/v1/jobs/"+own.String()+"/requeue", nil, nil)
+	w.until("it has run again", func() bool { j := w.job(own); return j.State == job.Completed && j.Attempt > 1 })
+	if j := w.job(own); !slices.Equal(j.Spec.Exclude, []string{"n1"}) {
+		t.Errorf("requeued by hand it excludes %v, want n1", j.Spec.Exclude)
 	}
 	// And where there is none left it fails with the cause.
 	for _, a := range w.agents {
@@ -167,6 +181,21 @@ func TestOneRankFails(t *testing.T) {
 	}
 }
 
+// TestOrders: the orders by which steps are ended say why.
+func TestOrders(t *testing.T) {
+	t.Parallel()
+	for want, f := range map[string]fate{
+		job.EndTimeLimit:   {State: job.Timeout},
+		job.EndNodeFailure: {State: job.NodeFailed, Requeue: true},
+		job.EndRequeue:     {State: job.CancelledState, Requeue: true},
+		job.EndCancelled:   {State: job.CancelledState},
+	} {
+		if got := f.order(); got != want {
+			t.Errorf("%+v: %s, want %s", f, got, want)
+		}
+	}
+}
+
 func TestCancelLimitSignal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -181,11 +210,15 @@ func TestCancelLimitSignal(t *testing.T) {
 	w.until("the signal has come", func() bool {
 		agent.mu.Lock()
 		defer agent.mu.Unlock()
-		return agent.steps[key] != nil && slices.Equal(agent.steps[key].signals, []int{10})
+		return agent.steps[key] != nil && slices.Equal(agent.steps[key].signals, []int{-10}) // to the shell alone
 	})
 	w.do("DELETE", "/v1/jobs/"+a.String(), nil, nil)
-	w.waitState(a, job.CancelledState)
-	w.waitState(b, job.Timeout)
+	if j := w.waitState(a, job.CancelledState); j.Reason != "None" {
+		t.Errorf("the reason of who was cancelled is %s", j.Reason)
+	}
+	if j := w.waitState(b, job.Timeout); j.Reason != "TimeLimit" {
+		t.Errorf("the reason of a time limit is %s", j.Reason)
+	}
 	var e *api.Error
 	if err := w.call("DELETE", "/v1/jobs/"+a.String(), nil, nil); !errors.As(err, &e) || e.Kind != "ALREADY_DONE" {
 		t.Errorf("cancelled once more: %v", err)
@@ -195,7 +228,7 @@ func TestCancelLimitSignal(t *testing.T) {
 func TestHoldReleaseRequeue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	id := w.submit(1, func(q *api.Submit) { q.Spec.Hold = true })
+	id := w.submit(1, func(q *api.Submit) { q.Spec.Hold, q.Spec.Requeue = true, true })
 	if j := w.job(id); j.State != job.Pending || !j.Held {
 		t.Errorf("job is %+v", j)
 	}
@@ -204,7 +237,7 @@ func TestHoldReleaseRequeue(t *testing.T) {
 	w.do("POST", "/v1/jobs/"+id.String()+"/requeue", nil, nil)
 	w.until("it has run again", func() bool { j := w.job(id); return j.State == job.Completed && j.Attempt == 2 })
 	w.runFor(0)
-	id = w.submit(1, nil)
+	id = w.submit(1, func(q *api.Submit) { q.Spec.Requeue = true })
 	w.waitState(id, job.Running)
 	w.do("POST", "/v1/jobs/"+id.String()+"/requeue", nil, nil)
 	w.until("it runs again", func() bool { j := w.job(id); return j.State == job.Running && j.Attempt == 2 })
@@ -216,6 +249,80 @@ func TestHoldReleaseRequeue(t *testing.T) {
 	w.get("/v1/history?duplicates=1&ids="+id.String(), &page)
 	if len(page.Items) != 2 {
 		t.Errorf("accounting has %d attempts, want the one that was ended and the one that runs", len(page.Items))
+	} else if !page.Items[0].Job.Requeued || page.Items[1].Job.Requeued {
+		t.Errorf("the accounting's attempts are %+v, want that the first was requeued", page.Items)
+	}
+}
+
+// TestHoldRunning: a job that runs may be held, and waits then once it is requeued; released,
+// it does not. One that was submitted with --no-requeue is never requeued.
+func TestHoldRunning(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.runFor(0)
+	id := w.submit(1, func(q *api.Submit) { q.Spec.Requeue = true })
+	path := "/v1/jobs/" + id.String()
+	w.waitState(id, job.Running)
+	w.do("POST", path+"/release", nil, nil) // nothing to be done
+	w.do("POST", path+"/hold", nil, nil)
+	w.restart()
+	w.do("POST", path+"/requeue", nil, nil)
+	w.until("it waits, held", func() bool { j := w.job(id); return j.State == job.Pending && j.Held && j.Reason == "JobHeldUser" })
+	w.do("POST", path+"/release", nil, nil)
+	w.until("it runs again", func() bool { j := w.job(id); return j.State == job.Running && j.Attempt == 2 })
+	w.do("POST", path+"/hold", nil, nil)
+	w.do("POST", path+"/release", nil, nil)
+	w.do("POST", path+"/requeue", nil, nil)
+	w.until("it runs once more", func() bool { j := w.job(id); return j.State == job.Running && j.Attempt == 3 })
+	w.do("DELETE", path, nil, nil)
+
+	once := w.submit(1, nil)
+	refused := func(when string) {
+		t.Helper()
+		var e *api.Error
+		if err := w.call("POST", "/v1/jobs/"+once.String()+"/requeue", nil, nil); !errors.As(err, &e) || e.Kind != "DISABLED" {
+			t.Errorf("requeued though --no-requeue while it %s: %v", when, err)
+		}
+	}
+	w.waitState(once, job.Running)
+	refused("runs")
+	w.do("DELETE", "/v1/jobs/"+once.String(), nil, nil)
+	w.waitState(once, job.CancelledState)
+	refused("has ended")
+}
+
+// TestCancelledWhilePending: a job that was cancelled while it waited keeps the partition that
+// it waited in, though none was named.
+func TestCancelledWhilePending(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	id := w.submit(1, func(q *api.Submit) { q.Spec.Hold, q.Spec.Partitions = true, nil })
+	w.do("DELETE", "/v1/jobs/"+id.String(), nil, nil)
+	j := w.waitState(id, job.CancelledState)
+	var page api.Page[api.Past]
+	w.get("/v1/history?ids="+id.String(), &page)
+	if len(page.Items) != 1 || j.Partition != "main" || page.Items[0].Job.Partition != "main" {
+		t.Errorf("its partition is %q, and in the accounting %+v", j.Partition, page.Items)
+	}
+}
+
+// TestWhoCancelled: the accounting names who cancelled a job, whether it waited or ran.
+func TestWhoCancelled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.runFor(0)
+	waits, runs := w.submit(1, func(q *api.Submit) { q.Spec.Hold = true }), w.submit(1, nil)
+	w.waitState(runs, job.Running)
+	for _, id := range []job.ID{waits, runs} {
+		w.do("DELETE", "/v1/jobs/"+id.String(), nil, nil)
+		w.waitState(id, job.CancelledState)
+		var page api.Page[api.Past]
+		w.get("/v1/history?ids="+id.String(), &page)
+		for _, j := range []*api.Job{w.job(id), &page.Items[0].Job} {
+			if j.CancelledBy != strconv.Itoa(os.Getuid()) {
+				t.Errorf("job %v was cancelled by %q, want %d", id, j.CancelledBy, os.Getuid())
+			}
+		}
 	}
 }
 
@@ -259,6 +366,28 @@ func TestArray(t *testing.T) {
 	}
 }
 
+// TestThrottleChanged: what "scontrol update ArrayTaskThrottle" sends counts at once, and
+// explain says that it would help.
+func TestThrottleChanged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.runFor(0)
+	id := w.submit(1, func(q *api.Submit) {
+		q.Spec.Array = &job.Array{Tasks: []job.Range{{First: 0, Last: 2, Step: 1}}, Throttle: 1}
+	})
+	w.waitState(id, job.Running)
+	var x api.Explanation
+	w.get(fmt.Sprintf("/v1/explain/%v", id+2), &x)
+	if len(x.Relaxations) != 1 || x.Relaxations[0].Text != "ArrayTaskThrottle=2" {
+		t.Fatalf("%+v", x)
+	}
+	w.do("POST", fmt.Sprintf("/v1/jobs/%v", id+2), &api.Change{Spec: &x.Relaxations[0].Spec}, nil)
+	w.waitState(id+2, job.Running)
+	if j := w.job(id + 1); j.State != job.Pending {
+		t.Errorf("task 1 is %v", j.State)
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -280,6 +409,14 @@ func TestRefusals(t *testing.T) {
 		"drain":     {"POST", "/v1/nodes/n1", &api.Change{State: "drain"}, "MISSING_REASON", "reason"},
 		"state":     {"GET", "/v1/jobs?states=FOO", nil, "INVALID_JOB_STATE", "Invalid job state specified: FOO"},
 		"ids":       {"GET", "/v1/jobs?ids=a", nil, "", "not a job id"},
+		"limit":     {"GET", "/v1/jobs?limit=abc", nil, "", "limit=abc"},
+		"no filter": {"GET", "/v1/history?user=x", nil, "", "users"},
+		"null":      {"POST", "/v1/jobs", nil, "NO_JOB_SCRIPT", "Allocation"},
+		"empty":     {"POST", "/v1/jobs", struct{}{}, "NO_JOB_SCRIPT", "Allocation"},
+		"misspelt":  {"POST", "/v1/jobs", map[string]any{"Programm": good().Program}, "BAD_REQUEST", "Programm"},
+		"below":     {"POST", "/v1/jobs", map[string]any{"Program": good().Program, "Spec": map[string]any{"MinNode": 2}}, "BAD_REQUEST", "MinNode"},
+		"both":      {"POST", "/v1/jobs", func() *api.Submit { q := good(); q.Allocation = true; return q }(), "BAD_REQUEST", "no program"},
+		"verb":      {"POST", "/v1/jobs/1/signal", map[string]any{"Signl": "TERM"}, "BAD_REQUEST", "Signl"},
 	} {
 		err := w.call(c.method, c.path, c.in, nil)
 		var e *api.Error
@@ -287,11 +424,39 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: refused with %+v, want %s and %q", name, err, c.kind, c.text)
 		}
 	}
+	for _, text := range []string{"", " ", `{"Allocation":true} {}`, `{"Allocation":true`} {
+		resp, err := w.client.Post("http://c/v1/jobs", "application/json", strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != http.StatusBadRequest || resp.Body.Close() != nil {
+			t.Errorf("%q is answered with %s", text, resp.Status)
+		}
+	}
+	var jobs api.Page[api.Job]
+	if w.get("/v1/jobs", &jobs); len(jobs.Items) != 0 {
+		t.Errorf("jobs were made: %+v", jobs.Items)
+	}
+	req, err := http.NewRequest("POST", "http://c/v1/jobs", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set(api.VersionHeader, "2 v9.9")
+	resp, err := w.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e api.Error
+	err = errors.Join(json.NewDecoder(resp.Body).Decode(&e), resp.Body.Close())
+	if err != nil || resp.StatusCode != http.StatusUnprocessableEntity || e.Kind != "PROTOCOL_VERSION_ERROR" || e.Hint == "" ||
+		!strings.Contains(e.What, "version 2 of the API (release v9.9), and the controller version 1 (release test)") {
+		t.Errorf("another version: %v, %+v", err, e)
+	}
 	id := w.submit(1, func(q *api.Submit) {
 		q.Program.Environ = [][]byte{make([]byte, 0), []byte("BIG=" + strings.Repeat("x", 1<<20))}
 	})
 	w.waitState(id, job.Completed)
-	err := w.call("POST", "/v1/jobs", &api.Submit{Program: &job.Program{Args: [][]byte{[]byte("true")}, Environ: [][]byte{[]byte("BIG=" + strings.Repeat("x", maxProgram))}}}, nil)
+	err = w.call("POST", "/v1/jobs", &api.Submit{Program: &job.Program{Args: [][]byte{[]byte("true")}, Environ: [][]byte{[]byte("BIG=" + strings.Repeat("x", maxProgram))}}}, nil)
 	if err == nil || !strings.Contains(err.Error(), "environment") {
 		t.Errorf("an environment of 16 MiB: %v", err)
 	}
@@ -358,14 +523,7 @@ func TestForgotten(t *testing.T) {
 	w := newWorld(t, 1)
 	w.stop()
 	w.cluster.Config.MinJobAge = 50 * job.Millisecond
-	if err := os.Remove(filepath.Join(w.dir, "db")); err != nil { // the configuration is taken once
-		t.Fatal(err)
-	}
-	for _, suffix := range []string{"-wal", "-shm", "-snapshot"} {
-		_ = os.Remove(filepath.Join(w.dir, "db"+suffix))
-	}
-	w.start()
-	w.until("the node is idle", func() bool { var n api.Node; w.get("/v1/nodes/n1", &n); return n.StateText == "idle" })
+	w.renew()
 	id := w.submit(1, func(q *api.Submit) { q.Once = "again" })
 	w.until("it is forgotten", func() bool {
 		var e *api.Error
@@ -385,6 +543,19 @@ func TestForgotten(t *testing.T) {
 			t.Errorf("%s is answered", path)
 		}
 	}
+	var events api.Page[api.Logged]
+	w.get("/v1/jobs/"+id.String()+"/events", &events)
+	if kinds := fmt.Sprint(kindsOf(events.Items)); !strings.Contains(kinds, "Started") || !strings.Contains(kinds, "Ended") {
+		t.Errorf("what happened to it is %v", kinds)
+	}
+	for path, kind := range map[string]string{"/v1/jobs/99/events": "INVALID_JOB_ID", "/v1/jobs/" + id.String() + "_0/events": "INVALID_JOB_ID"} {
+		if e := w.askAs(uint32(os.Getuid()), "GET", path, nil); e == nil || e.Kind != kind {
+			t.Errorf("%s: %+v, want %s", path, e, kind)
+		}
+	}
+	if e := w.askAs(4000000002, "GET", "/v1/jobs/"+id.String()+"/events", nil); e == nil || e.Kind != "ACCESS_DENIED" {
+		t.Errorf("a stranger's events: %+v", e)
+	}
 	if again := w.submit(1, func(q *api.Submit) { q.Once = "again" }); again != id {
 		t.Errorf("sent again it is job %v", again)
 	}
@@ -392,4 +563,11 @@ func TestForgotten(t *testing.T) {
 	if next := w.submit(1, nil); next != id+1 {
 		t.Errorf("the next job is %v", next)
 	}
+}
+
+func kindsOf(events []api.Logged) (kinds []string) {
+	for i := range events {
+		kinds = append(kinds, events[i].Kind)
+	}
+	return kinds
 }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"encoding/json"
-	"fmt"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -51,6 +50,13 @@ func (s *session) close(err error) {
 	}
 }
 
+// over says whether the session was closed: the core hears of that somewhat later.
+func (s *session) over() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err != nil
+}
+
 // take is what is queued.
 func (s *session) take() []*wire.ControllerMessage {
 	s.mu.Lock()
@@ -76,11 +82,17 @@ func (v *service) Session(stream grpc.BidiStreamingServer[wire.AgentMessage, wir
 	if hello == nil {
 		return status.Error(codes.FailedPrecondition, "the first message is not Hello")
 	}
+	if err := v.allowed(stream.Context(), hello.Node, hello.Socket); err != nil {
+		return err
+	}
 	s := &session{node: hello.Node, ready: make(chan struct{}, 1), ended: make(chan struct{})}
 	srv := v.server
 	var refused error
 	if err := srv.do(stream.Context(), func(c *core) { refused = c.hello(s, hello) }); err != nil {
 		return status.Error(codes.Unavailable, err.Error())
+	}
+	if hello.Protocol != wire.Protocol {
+		return status.Error(codes.Unimplemented, refused.Error())
 	}
 	if refused != nil {
 		return status.Error(codes.FailedPrecondition, refused.Error())
@@ -130,8 +142,9 @@ func (c *core) message(s *session, m *wire.AgentMessage) {
 	case *wire.AgentMessage_Prepared:
 		c.heard(s.node, m.Prepared.Key, func(st *step, g *gangNode) {
 			g.Port, g.Image = int(m.Prepared.Port), m.Prepared.Image
-			g.Phase = max(g.Phase, prepared)
+			g.Phase, g.Ready = max(g.Phase, prepared), true
 			st.note(m.Prepared.Notes)
+			c.resolved(st, s.node, g.Image)
 		})
 	case *wire.AgentMessage_Started:
 		c.heard(s.node, m.Started.Key, func(_ *step, g *gangNode) { g.Phase = max(g.Phase, running) })
@@ -144,6 +157,8 @@ func (c *core) message(s *session, m *wire.AgentMessage) {
 		c.nodeEnd(s.node, end)
 	case *wire.AgentMessage_Cleaned:
 		c.cleanedBy(s.node, m.Cleaned)
+	case *wire.AgentMessage_Signalled:
+		c.signalled(s.node, m.Signalled)
 	case *wire.AgentMessage_Precached:
 		c.precached(s.node, m.Precached)
 	case *wire.AgentMessage_Inventory:
@@ -157,25 +172,5 @@ func (st *step) note(notes []string) {
 		if !contains(st.notes, text) {
 			st.notes = append(st.notes, text)
 		}
-	}
-}
-
-// progress notes how far a prepare is.
-func (c *core) progress(node string, p *wire.Progress) {
-	key := p.Key.Of()
-	st := c.step(key)
-	if st == nil {
-		return
-	}
-	text := p.Phase
-	if p.Total > 0 {
-		text = fmt.Sprintf("%s %d%%", p.Phase, p.Bytes*100/p.Total)
-	}
-	if st.progress == nil {
-		st.progress = map[string]string{}
-	}
-	if st.progress[node] != text {
-		st.progress[node] = text
-		c.watch.step(c.runs[key.Job], st)
 	}
 }

@@ -15,12 +15,19 @@ import (
 // state is what follows from the events, and nothing else: after a restart it is the same.
 // What is only known of the present (sessions, waiting requests) is in core.
 type state struct {
-	sched *sched.Scheduler
-	subs  []submission // by rising id
-	runs  map[job.ID]*run
-	once  map[string]onceSent
-	fates map[job.ID]*fate // of jobs that have ended, where there is more to say than a state and an exit code
-	held  map[job.ID]bool  // allocations that somebody holds, or held last
+	sched    *sched.Scheduler
+	subs     []submission // by rising id
+	runs     map[job.ID]*run
+	once     map[string]onceSent
+	fates    map[job.ID]*fate   // of jobs that have ended, where there is more to say than a state and an exit code
+	held     map[job.ID]bool    // allocations that somebody holds, or held last
+	met      map[string]meeting // by node: where it was reached last
+	comments map[job.ID]string  // that were given to jobs after their submission
+	// declared are partitions as the configuration last had them.
+	declared map[string]job.Partition
+	// pins are the digests of images by job (of an array: its first task) and reference.
+	pins map[job.ID]map[string]string
+	seq  uint64 // of the latest event
 	// dirty are the attempts of which something may be left on a node.
 	dirty map[string][]attempt
 	// past are the latest runs that have ended.
@@ -54,6 +61,16 @@ func (s *state) forget(now job.Time) {
 			delete(s.fates, id)
 		}
 	}
+	for id := range s.pins {
+		if s.submission(id) == nil {
+			delete(s.pins, id)
+		}
+	}
+	for id := range s.comments {
+		if s.submission(id) == nil {
+			delete(s.comments, id)
+		}
+	}
 	for text, o := range s.once {
 		if now >= o.At.Add(job.Day) {
 			delete(s.once, text)
@@ -72,6 +89,7 @@ type submission struct {
 	First job.ID
 	N     int
 	Facts *facts
+	Seq   uint64 // of the event
 }
 
 // run is an attempt of a job that has nodes.
@@ -84,6 +102,8 @@ type run struct {
 	Done  []*step
 	Next  job.StepID
 	Fate  *fate // nil: it is not ending
+	// Warned is that Program.Signal was sent.
+	Warned bool
 
 	now present // see there
 }
@@ -99,19 +119,39 @@ type step struct {
 	Gang   *gang
 	Result *result // nil: it has not ended
 	Avoid  []string
+	Warned bool // its own Program.Signal was sent
 
 	notes    []string
 	whole    wholeText
-	progress map[string]string
+	progress map[string]*nodeProgress // by node
+	told     job.Time                 // when watchers were last told of it
+	untold   bool                     // there is something new
 }
 
 // want is what a step was asked for, so that it can be placed again.
 type want struct{ Request api.StepRequest }
 
 func newState() *state {
-	return &state{
-		sched: sched.New(), runs: map[job.ID]*run{}, once: map[string]onceSent{}, fates: map[job.ID]*fate{},
-		dirty: map[string][]attempt{}, held: map[job.ID]bool{},
+	s := &state{sched: sched.New(), runs: map[job.ID]*run{}}
+	s.fillMaps()
+	return s
+}
+
+// fillMaps makes the maps that a snapshot leaves out because they were empty.
+func (s *state) fillMaps() {
+	fillMap(&s.once)
+	fillMap(&s.fates)
+	fillMap(&s.dirty)
+	fillMap(&s.held)
+	fillMap(&s.met)
+	fillMap(&s.pins)
+	fillMap(&s.comments)
+	fillMap(&s.declared)
+}
+
+func fillMap[K comparable, V any](m *map[K]V) {
+	if *m == nil {
+		*m = map[K]V{}
 	}
 }
 
@@ -141,7 +181,7 @@ func (s *state) follow(e any) error {
 		if k := len(s.subs); k > 0 && reflect.DeepEqual(s.subs[k-1].Facts, e.Facts) {
 			e.Facts = s.subs[k-1].Facts // many are alike
 		}
-		s.subs = append(s.subs, submission{e.ID, n, e.Facts})
+		s.subs = append(s.subs, submission{e.ID, n, e.Facts, s.seq + 1})
 		s.last = e.ID + job.ID(n) - 1
 		if e.Facts.Once != "" {
 			s.once[e.Facts.Once] = onceSent{e.ID, n, e.At}
@@ -177,6 +217,23 @@ func (s *state) follow(e any) error {
 		s.fates[e.ID] = &e.Fate
 	case jobHeld:
 		s.held[e.ID] = true
+	case jobNoted:
+		s.comments[e.ID] = e.Comment
+	case partitionDeclared:
+		s.declared[e.Partition.Name] = e.Partition
+	case job.Changed:
+		if r := s.runs[e.ID]; r != nil {
+			if v, ok := s.sched.Job(e.ID); ok && v.Allocation.Limit > 0 {
+				r.Alloc.Limit = v.Allocation.Limit
+			}
+		}
+	case nodeMet:
+		s.met[e.Node] = e.meeting
+	case imagePinned:
+		if s.pins[e.ID] == nil {
+			s.pins[e.ID] = map[string]string{}
+		}
+		s.pins[e.ID][e.Reference] = e.Digest
 	case jobEnding:
 		if r := s.runs[e.ID]; r != nil {
 			r.Fate = &e.Fate
@@ -194,6 +251,7 @@ func (s *state) follow(e any) error {
 			n.State, n.Reason = e.State, e.Reason
 		}
 	case job.NodeRemoved:
+		delete(s.met, e.Node)
 		s.known = slices.DeleteFunc(s.known, func(n job.Node) bool { return n.Name == e.Node })
 	case job.PartitionSet:
 		if p := s.partition(e.Partition.Name); p != nil {
@@ -203,12 +261,13 @@ func (s *state) follow(e any) error {
 		}
 	case job.PartitionRemoved:
 		s.parts = slices.DeleteFunc(s.parts, func(p job.Partition) bool { return p.Name == e.Partition })
-	case stepMade, stepStarting, nodeEnded, stepDone:
+	default:
 		return s.followStep(e)
 	}
 	return nil
 }
 
+// followStep takes an event of a step.
 func (s *state) followStep(e any) error {
 	switch e := e.(type) {
 	case stepMade:
@@ -216,13 +275,11 @@ func (s *state) followStep(e any) error {
 		if r == nil || r.Of.Attempt != e.Spec.Key.Attempt {
 			return fmt.Errorf("step %v is of no running job", e.Spec.Key)
 		}
-		st := &step{Spec: e.Spec, Env: e.Env, Text: e.Text, Want: e.Want, Made: e.At, Gang: newGang(e.Spec)}
+		st := &step{Spec: e.Spec, Env: e.Env, Text: e.Text, Want: e.Want, Made: e.At, Gang: newGang(e.Spec), Avoid: e.Avoid}
 		id := e.Spec.Key.Step
 		if old := r.Steps[id]; old != nil {
-			st.Avoid, st.notes = old.Avoid, old.notes
-			if r := old.Gang.result(e.At); r.Fault != nil {
-				st.Avoid = append(slices.Clone(st.Avoid), r.FaultNodes...)
-			}
+			st.notes = old.notes
+			st.Gang.inherit(old.Gang)
 		}
 		r.Steps[id] = st
 		r.Next = max(r.Next, id+1)
@@ -234,6 +291,9 @@ func (s *state) followStep(e any) error {
 		if st := s.step(e.End.Key); st != nil {
 			if n := st.Gang.node(e.End.Node); n != nil {
 				n.Phase, n.End = ended, &e.End
+				if st.Gang.Starting { // else they are for the next try
+					n.Due = nil
+				}
 			}
 		}
 	case stepDone:
@@ -242,6 +302,35 @@ func (s *state) followStep(e any) error {
 			delete(r.Steps, e.Key.Step)
 			st.Result = &e.Result
 			r.Done = append(r.Done, st)
+		}
+	case stepFailing:
+		if st := s.step(e.Key); st != nil {
+			st.Gang.fail(&e.failing)
+		}
+	case stepStopped:
+		if st := s.step(e.Key); st != nil {
+			st.Gang.stop(e.Grace, e.Why)
+		}
+	case signalKept:
+		if st := s.step(e.Key); st != nil {
+			for n := range st.Gang.each {
+				if e.Node == "" || e.Node == n.Name {
+					n.Due = append(n.Due, dueSignal{s.seq + 1, e.Signal})
+				}
+			}
+		}
+	case signalsSent:
+		if n := s.gangNode(e.Key, e.Node); n != nil {
+			n.Due = slices.DeleteFunc(n.Due, func(d dueSignal) bool { return d.ID <= e.UpTo })
+		}
+	case jobWarned:
+		if r := s.runs[e.ID]; r != nil {
+			r.Warned = r.Warned || e.Whole
+			for _, id := range e.Steps {
+				if st := r.Steps[id]; st != nil {
+					st.Warned = true
+				}
+			}
 		}
 	}
 	return nil
@@ -341,6 +430,14 @@ func (s *state) step(k job.StepKey) *step {
 	}
 	if st := r.Steps[k.Step]; st != nil && st.Spec.Key == k {
 		return st
+	}
+	return nil
+}
+
+// gangNode is a node of the present try of a step; nil if there is none.
+func (s *state) gangNode(k job.StepKey, node string) *gangNode {
+	if st := s.step(k); st != nil {
+		return st.Gang.node(node)
 	}
 	return nil
 }

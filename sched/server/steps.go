@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/slurm"
 	"github.com/gangway-hpc/gangway/internal/store"
 	"github.com/gangway-hpc/gangway/internal/wire"
 )
@@ -16,12 +18,11 @@ import (
 func (c *core) stepSpec(r *run, id job.StepID, try int) *job.StepSpec {
 	v, _ := c.sched.Job(r.Of.Job)
 	s := &job.StepSpec{
-		Key: job.StepKey{Job: r.Of.Job, Attempt: r.Of.Attempt, Step: id, Try: try}, Epoch: c.store.Epoch(),
+		Key:     job.StepKey{Job: r.Of.Job, Attempt: r.Of.Attempt, Step: id, Try: try},
 		Cluster: c.opts.Cluster.Name, GID: r.Facts.GID, Controller: c.opts.Address, Grace: killWait,
 	}
 	if v.Spec != nil {
 		s.UID, s.User, s.Job, s.CPUsPerTask, s.Name = v.Spec.UID, v.Spec.User, c.jobFacts(r, v.Spec), v.Spec.CPUsPerTask, v.Spec.Name
-		s.Image = v.Spec.Image
 	}
 	s.Job.Array = c.arrayFacts(r.Of.Job)
 	s.Job.Restarts = max(0, r.Of.Attempt-1)
@@ -43,6 +44,9 @@ func (c *core) jobFacts(r *run, spec *job.Spec) job.JobFacts {
 		f.Addrs = append(f.Addrs, c.addressOf(n.Node))
 		f.CPUsPerNode = append(f.CPUsPerNode, n.CPUs)
 		f.TasksPerNode = append(f.TasksPerNode, n.Tasks)
+		if len(c.places) > 0 {
+			f.Switches = append(f.Switches, c.places[n.Node])
+		}
 	}
 	return f
 }
@@ -62,6 +66,7 @@ func (c *core) make(r *run, e stepMade) {
 	if st == nil {
 		return
 	}
+	st.told = c.now
 	c.watch.step(r, st)
 	c.touch(r.Of.Job)
 	for i := range st.Gang.Nodes {
@@ -86,6 +91,8 @@ func (c *core) act(r *run, st *step, actions []action) {
 			c.watch.step(r, st)
 		case doStart:
 			c.sendStart(st, a.node)
+		case doFail:
+			c.emit(stepFailing{At: c.now, Key: st.Spec.Key, failing: *a.failing})
 		case doKill:
 			c.sendKill(st, a)
 		case doRenew:
@@ -100,11 +107,14 @@ func (c *core) act(r *run, st *step, actions []action) {
 
 // stepOver is that all nodes of a step have ended: the step ends, or is tried again.
 func (c *core) stepOver(r *run, st *step) {
-	res := st.Gang.result(c.now)
+	res := st.Gang.result(c.now, c.triedElsewhere(r, st))
 	if r.Fate != nil && r.now.killed && res.State == job.Failed && r.Fate.State != job.Failed {
 		res.State = r.Fate.State
+		if res.State == job.Completed { // the script did, and left this step behind
+			res.State = job.CancelledState
+		}
 	}
-	if r.Fate == nil && c.again(r, st, &res) {
+	if r.Fate == nil && (c.anew(r, st) || c.again(r, st, &res)) {
 		return
 	}
 	if res.Start == 0 && res.Fault == nil {
@@ -117,6 +127,12 @@ func (c *core) stepOver(r *run, st *step) {
 	if st.Spec.Key.Step == job.BatchStep && r.Fate == nil {
 		c.batchDone(r, st)
 	}
+}
+
+// triedElsewhere says whether a step, or its job, was moved from nodes where it failed.
+func (c *core) triedElsewhere(r *run, st *step) bool {
+	v, _ := c.sched.Job(r.Of.Job)
+	return len(st.Avoid) > 0 || v.Spec != nil && len(v.Spec.Exclude) > len(r.Facts.Exclude)
 }
 
 // again tries a step once more on other nodes of its job, where that may help.
@@ -133,9 +149,10 @@ func (c *core) again(r *run, st *step, res *result) bool {
 		return false
 	}
 	spec.Key.Try = key.Try + 1
-	spec.Program, spec.Image = st.Spec.Program, res.Image
+	spec.Program = st.Spec.Program
+	spec.Image = c.imageFor(spec, res.Image)
 	c.log.Info("step is tried on other nodes", "step", key, "err", res.Fault.What)
-	c.make(r, stepMade{At: c.now, Spec: spec, Env: st.Env, Text: st.Text, Old: key, Want: st.Want})
+	c.make(r, stepMade{At: c.now, Spec: spec, Env: st.Env, Text: st.Text, Old: key, Want: st.Want, Avoid: avoid})
 	return true
 }
 
@@ -193,6 +210,9 @@ func (c *core) sendPrepare(st *step, name string) {
 		spec, err := c.wholeSpec(st)
 		if err != nil {
 			c.log.Error("read the program of a step", "step", st.Spec.Key, "err", err)
+			c.later(func(c *core) {
+				c.nodeEnd(name, job.StepEnd{Key: st.Spec.Key, End: c.now, Fault: &job.Fault{What: "read the program of the step: " + err.Error()}})
+			})
 			return
 		}
 		session.send(&wire.ControllerMessage{Message: &wire.ControllerMessage_Prepare{Prepare: &wire.Prepare{
@@ -220,12 +240,13 @@ type wholeText struct {
 	err  error
 }
 
-// sendStart lets the ranks of a node go.
+// sendStart lets the ranks of a node go, and sends them the signals that came before.
 func (c *core) sendStart(st *step, name string) {
 	m := &wire.Start{Key: wire.KeyOf(st.Spec.Key), Epoch: c.store.Epoch()}
 	first := st.Gang.Nodes[0]
 	m.Image, m.MasterPort, m.MasterAddr = first.Image, int32(first.Port), st.Spec.Nodes[0].Addr
 	c.send(name, &wire.ControllerMessage{Message: &wire.ControllerMessage_Start{Start: m}})
+	c.sendDue(st, name)
 }
 
 func (c *core) sendKill(st *step, a action) {
@@ -240,12 +261,69 @@ func (c *core) sendRelease(name string, a attempt) {
 	}}})
 }
 
-// signalStep sends a signal to the ranks of a step.
-func (c *core) signalStep(st *step, n int) {
+// stopStep has a step end that somebody wants to end, and nothing that happens to this
+// process or to an agent makes that forgotten.
+func (c *core) stopStep(r *run, st *step, grace job.Duration, why string) {
+	c.emit(stepStopped{At: c.now, Key: st.Spec.Key, Grace: grace, Why: why})
+	c.act(r, st, st.Gang.stop(grace, why))
+	c.watch.step(r, st)
+}
+
+// signalStep sends a signal to all processes of a step's ranks, or to a batch script's shell
+// alone, as Slurm does: what that runs in the foreground would die of it. It is sent until the
+// nodes have it, whatever happens to them or to this process. Before ranks are to run it is kept
+// for them, but for one that would end them: that ends the step.
+func (c *core) signalStep(st *step, n int, shell bool) {
+	sig := syscall.Signal(n)
+	if !st.Gang.Starting && (sig == syscall.SIGKILL || sig == syscall.SIGTERM || sig == syscall.SIGINT) {
+		c.stopStep(c.runs[st.Spec.Key.Job], st, 0, "it was sent SIG"+slurm.SignalName(sig))
+		return
+	}
+	if shell && st.Spec.Key.Step == job.BatchStep {
+		n = -n
+	}
+	var to []string
+	all := true
 	for node := range st.Gang.each {
-		c.send(node.Name, &wire.ControllerMessage{Message: &wire.ControllerMessage_Signal{Signal: &wire.Signal{
-			Key: wire.KeyOf(st.Spec.Key), Epoch: c.store.Epoch(), Signal: int32(n),
-		}}})
+		// What is pending at a node that is away comes once, as at a process.
+		if c.away(node.Name) && slices.ContainsFunc(node.Due, func(d dueSignal) bool { return d.Signal == n }) {
+			all = false
+			continue
+		}
+		to = append(to, node.Name)
+	}
+	if all {
+		c.emit(signalKept{At: c.now, Key: st.Spec.Key, Signal: n})
+	} else {
+		for _, name := range to {
+			c.emit(signalKept{At: c.now, Key: st.Spec.Key, Node: name, Signal: n})
+		}
+	}
+	for _, name := range to {
+		if due := st.Gang.node(name).Due; st.Gang.Starting && len(due) > 0 {
+			c.sendSignal(st, name, due[len(due)-1])
+		}
+	}
+}
+
+// sendDue sends a node the signals of a step that it is not known to have.
+func (c *core) sendDue(st *step, name string) {
+	for _, d := range st.Gang.node(name).Due {
+		c.sendSignal(st, name, d)
+	}
+}
+
+func (c *core) sendSignal(st *step, node string, d dueSignal) {
+	c.send(node, &wire.ControllerMessage{Message: &wire.ControllerMessage_Signal{Signal: &wire.Signal{
+		Key: wire.KeyOf(st.Spec.Key), Epoch: c.store.Epoch(), Signal: int32(d.Signal), Id: d.ID,
+	}}})
+}
+
+// signalled takes that a node has the signals of a step up to one.
+func (c *core) signalled(node string, m *wire.Signalled) {
+	key := m.Key.Of()
+	if n := c.gangNode(key, node); n != nil && len(n.Due) > 0 && n.Due[0].ID <= m.Id {
+		c.emit(signalsSent{At: c.now, Key: key, Node: node, UpTo: m.Id})
 	}
 }
 
@@ -277,6 +355,7 @@ func (c *core) driveWaiting(r *run) {
 			return true
 		}
 		spec.Program = w.request.Program
+		spec.Image = c.imageFor(spec, "")
 		req := *w.request
 		req.Program = job.Program{}
 		c.keep(w.blobs)

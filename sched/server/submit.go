@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/host"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/store"
 	"github.com/gangway-hpc/gangway/sched"
@@ -27,16 +29,29 @@ type proposal struct {
 // have to know.
 func propose(who identity, q *api.Submit) (*proposal, *api.Error) {
 	p := &proposal{submit: q}
-	q.Spec.UID, q.Spec.User = who.uid, who.name()
+	if err := who.mayAsk(&q.Spec, &job.Spec{}); err != nil {
+		return nil, err
+	}
+	q.Spec.UID, q.Spec.User, q.Spec.Groups = who.uid, who.name(), who.groups()
 	p.facts = facts{
 		GID: who.gid, Comment: q.Comment, SubmitHost: q.SubmitHost, SubmitDir: q.SubmitDir, Dependency: q.Dependency,
-		Once: q.Once, Unheld: q.Unheld, Command: q.Command, GPUs: q.GPUs, GPUsPerNode: q.GPUsPerNode, GPUsPerTask: q.GPUsPerTask,
+		Exclude: q.Spec.Exclude, Once: q.Once, Unheld: q.Unheld, Command: q.Command, GPUs: q.GPUs, GPUsPerNode: q.GPUsPerNode, GPUsPerTask: q.GPUsPerTask,
+	}
+	if who.from.Role == host.Node {
+		p.facts.Via = who.from.Name
 	}
 	if p.facts.Once != "" {
 		p.facts.Once = fmt.Sprintf("%d/%.64s", who.uid, q.Once)
 	}
-	if q.Program == nil {
+	switch {
+	case q.Program == nil && !q.Allocation:
+		return nil, &api.Error{
+			What: "submit job: there is nothing to run", Hint: "give it a Program, or Allocation: true for one without", Code: fault.CodeUsage, Kind: "NO_JOB_SCRIPT",
+		}
+	case q.Program == nil:
 		return p, nil
+	case q.Allocation:
+		return nil, &api.Error{What: "submit job: an allocation has no program", Hint: "leave Allocation or Program out", Code: fault.CodeUsage, Kind: "BAD_REQUEST"}
 	}
 	program := *q.Program
 	if err := checkProgram(&program); err != nil {
@@ -45,13 +60,14 @@ func propose(who identity, q *api.Submit) (*proposal, *api.Error) {
 	if p.facts.Command == "" {
 		p.facts.Command = commandOf(&program)
 	}
+	p.facts.Images = imagesNamed(&program)
 	p.facts.Env, p.facts.Text, p.blobs = split(&program)
 	p.facts.Program = &program
 	return p, nil
 }
 
 func checkProgram(p *job.Program) *api.Error {
-	size := len(p.Script) + len(p.Cwd)
+	size := len(p.Script) + len(p.Cwd) + len(p.MultiProg)
 	for _, list := range [][][]byte{p.Args, p.Environ} {
 		for _, b := range list {
 			if size += len(b); bytes.IndexByte(b, 0) >= 0 {
@@ -100,9 +116,11 @@ func split(p *job.Program) (env, text string, blobs []store.Blob) {
 // maxStored is how many digests are remembered of blobs that are in the store.
 const maxStored = 4096
 
-// keep has blobs stored with this turn's events, but for those that are known to be there.
-func (c *core) keep(blobs []store.Blob) {
+// keep has blobs stored with this turn's events, but for those that are known to be there,
+// and returns the digests of the others.
+func (c *core) keep(blobs []store.Blob) (added []string) {
 	for _, b := range blobs {
+		c.fresh[b.Digest] = true
 		if c.stored[b.Digest] {
 			continue
 		}
@@ -111,7 +129,9 @@ func (c *core) keep(blobs []store.Blob) {
 			clear(c.stored)
 		}
 		c.stored[b.Digest] = true // what comes later is stored later
+		added = append(added, b.Digest)
 	}
+	return added
 }
 
 // fill is the contrary of split.
@@ -140,11 +160,18 @@ func (c *core) submit(p *proposal, answer func(*api.Submitted)) {
 		c.after(func() { answer(&api.Submitted{ID: sent.ID, Tasks: tasksOf(sent.N, p.submit.Spec.Array)}) })
 		return
 	}
-	if c.commit.broken.Load() {
-		answer(&api.Submitted{Error: unstored(errors.New("the store takes nothing at the moment"))})
+	if c.commit.broken() {
+		answer(&api.Submitted{Error: c.commit.refusal(unstoredJob, ", then submit again")})
 		return
 	}
 	spec := p.submit.Spec
+	if !slices.ContainsFunc(c.parts, func(p job.Partition) bool { return len(p.AllowGroups) > 0 }) {
+		spec.Groups = nil // they make no difference
+	}
+	if err := c.checkFeatures(&spec); err != nil {
+		answer(&api.Submitted{Error: err})
+		return
+	}
 	e := submitted{job.Submitted{At: c.now, ID: c.last + 1, Spec: spec}, &p.facts}
 	if err := c.sched.Apply(e.Submitted); err != nil {
 		answer(&api.Submitted{Error: refusedJob(err)})
@@ -157,8 +184,13 @@ func (c *core) submit(p *proposal, answer func(*api.Submitted)) {
 		n = spec.Array.Len()
 	}
 	c.watch.job(e.ID)
-	c.keep(p.blobs)
-	c.out.submits = append(c.out.submits, waiting{e.ID, n, func(err error) { answer(&api.Submitted{Error: unstored(err)}) }})
+	c.out.submits = append(c.out.submits, waiting{
+		id: e.ID, n: n, blobs: c.keep(p.blobs), refuse: func(err error) {
+			e := c.commit.refusal(unstoredJob, ", then submit again")
+			e.Cause = err.Error()
+			answer(&api.Submitted{Error: e})
+		},
+	})
 	c.after(func() { answer(&api.Submitted{ID: e.ID, Tasks: tasksOf(n, spec.Array)}) })
 }
 
@@ -169,12 +201,17 @@ func tasksOf(n int, a *job.Array) int {
 	return n
 }
 
-// unstored is the refusal of a job that could not be made durable.
-func unstored(err error) *api.Error {
-	return &api.Error{
-		What: "submit job: it cannot be stored", Cause: err.Error(),
-		Hint: "make room where the controller keeps its state, then submit again; jobs that run go on", Kind: "CAN_NOT_SAVE",
+// unstoredJob is that a job is refused because the store takes nothing.
+const unstoredJob = "submit job: it cannot be stored"
+
+// nobodys says whether a job was refused after all, because it could not be stored: who
+// submitted it does not know it, so it is shown to nobody, and not accounted.
+func (c *core) nobodys(id job.ID) bool {
+	f := c.fates[id]
+	if r := c.runs[id]; r != nil {
+		f = r.Fate
 	}
+	return f != nil && f.Unstored
 }
 
 // refusedJob is a refusal of the scheduler for people and for Slurm's commands.
@@ -200,6 +237,11 @@ func kindOfRefusal(why string) string {
 		{"there is no partition", "INVALID_PARTITION_NAME"},
 		{"there is no such", "INVALID_JOB_ID"},
 		{"takes no jobs", "PARTITION_NOT_AVAIL"},
+		{"none of the groups", "JOB_MISSING_REQUIRED_PARTITION_GROUP"},
+		{": account ", "INVALID_ACCOUNT"},
+		{"no job without account", "INVALID_ACCOUNT"},
+		{": QOS ", "INVALID_QOS"},
+		{"no job without QOS", "INVALID_QOS"},
 		{"is not allowed", "ACCESS_DENIED"},
 		{"time limit", "INVALID_TIME_LIMIT"},
 		{"there is no node", "INVALID_NODE_NAME"},
@@ -222,6 +264,9 @@ func kindOfRefusal(why string) string {
 
 // testOnly says when a job would start, and changes nothing.
 func (c *core) testOnly(p *proposal) *api.Submitted {
+	if err := c.checkFeatures(&p.submit.Spec); err != nil {
+		return &api.Submitted{Error: err}
+	}
 	fork := c.sched.Fork()
 	id := c.last + 1
 	if err := fork.Apply(job.Submitted{At: c.now, ID: id, Spec: p.submit.Spec}); err != nil {

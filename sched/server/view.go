@@ -2,9 +2,9 @@ package server
 
 import (
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gangway-hpc/gangway/internal/api"
@@ -21,8 +21,16 @@ func (c *core) jobView(id job.ID) *api.Job {
 		return nil
 	}
 	j := c.viewOf(&v)
-	c.files(j)
+	c.whole(j)
 	return j
+}
+
+// whole fills in what only a single job, or one of a list of whole ones, has.
+func (c *core) whole(j *api.Job) {
+	c.files(j)
+	names := c.sched.PlannedNodes(j.ID)
+	slurm.SortHosts(names)
+	j.Scheduled = slurm.Fold(names)
 }
 
 // files makes the names of a batch job's files what they are.
@@ -76,7 +84,7 @@ func (c *core) viewOf(v *sched.JobView) *api.Job {
 	if len(v.Allocation.Nodes) > 0 {
 		fillShares(j, &v.Allocation)
 	}
-	if v.State == job.Pending && j.Partition == "" {
+	if j.Partition == "" { // it waits, or has never run
 		j.Partition = c.defaultPartition()
 	}
 	if p.TimeLimit == 0 && !c.limited(j.Partition) {
@@ -85,12 +93,37 @@ func (c *core) viewOf(v *sched.JobView) *api.Job {
 	if sub := c.submission(v.ID); sub != nil {
 		c.fillFacts(j, sub.Facts)
 	}
+	if text, ok := c.comments[v.ID]; ok {
+		j.Comment = text
+	}
+	j.Dependency = c.dependencyText(v.ID, p.Dependencies)
 	if r := c.runs[v.ID]; r != nil {
 		c.fillRun(j, r)
 	} else if f := c.fates[v.ID]; f != nil && v.State.Done() {
 		j.Exit, j.Signal, j.Fault, j.Failed, j.FailedRanks = f.Exit, f.Signal, f.Fault, f.Failed, f.FailedRanks
+		j.CancelledBy = f.By
+		j.Reason = endReason(v.State, f, j.Reason)
 	}
 	return j
+}
+
+// endReason is Slurm's word for what was wrong with the end of a job that has run, by which
+// clients explain it; another one where nothing was, or somebody cancelled it.
+func endReason(state job.State, f *fate, other string) string {
+	switch state {
+	case job.Failed:
+		if f.Fault != nil {
+			return "JobLaunchFailure"
+		}
+		return "NonZeroExitCode"
+	case job.Timeout:
+		return "TimeLimit"
+	case job.OutOfMemory:
+		return "OutOfMemory"
+	case job.NodeFailed:
+		return "NodeDown"
+	}
+	return other
 }
 
 func (c *core) limitOf(p *job.Spec) job.Duration {
@@ -125,9 +158,15 @@ func (c *core) defaultPartition() string {
 	return ""
 }
 
+// noLimit is from where on a limit is none: the scheduler has a long one in its place.
+const noLimit = 100 * 365 * job.Day
+
 func fillShares(j *api.Job, a *job.Allocation) {
 	j.Partition, j.Limit, j.Shares, j.Nodes, j.CPUs = a.Partition, a.Limit, a.Nodes, len(a.Nodes), 0
 	j.NodeList = make([]string, len(a.Nodes))
+	if j.Limit >= noLimit {
+		j.Limit = job.Forever
+	}
 	tasks := 0
 	for i := range a.Nodes {
 		j.NodeList[i] = a.Nodes[i].Node
@@ -138,16 +177,12 @@ func fillShares(j *api.Job, a *job.Allocation) {
 }
 
 func (c *core) fillFacts(j *api.Job, f *facts) {
-	j.GID, j.Comment, j.Dependency, j.SubmitHost, j.Command = f.GID, f.Comment, f.Dependency, f.SubmitHost, f.Command
+	j.GID, j.Comment, j.SubmitHost, j.Command = f.GID, f.Comment, f.SubmitHost, f.Command
 	if p := f.Program; p != nil {
 		j.Batch = true
 		j.Cwd, j.Input, j.Output, j.Error = string(p.Cwd), p.Input, p.Output, p.Error
-		for _, flag := range p.Container {
-			if image, ok := strings.CutPrefix(flag, "--image="); ok {
-				j.Image = image
-			} else if image, ok := strings.CutPrefix(flag, "--container-image="); ok {
-				j.Image = image
-			}
+		if image, _ := imageOf(p.Container); image != "" {
+			j.Image, j.Digest = image, c.digestOf(j.ID, p)
 		}
 	} else {
 		j.Cwd = string(f.SubmitDir)
@@ -166,15 +201,11 @@ func (c *core) fillRun(j *api.Job, r *run) {
 		f := r.Fate
 		j.State, j.Phase = job.Completing, "ending"
 		j.Exit, j.Signal, j.Fault, j.Failed, j.FailedRanks = f.Exit, f.Signal, f.Fault, f.Failed, f.FailedRanks
+		j.CancelledBy = f.By
 		return
 	}
 	if st := r.Steps[job.BatchStep]; st != nil && !st.Gang.Starting {
 		j.Phase = "preparing"
-	}
-	if st := r.Steps[job.BatchStep]; st != nil {
-		for i := range st.Gang.Nodes {
-			j.Digest = max(j.Digest, st.Gang.Nodes[i].Image)
-		}
 	}
 }
 
@@ -193,11 +224,11 @@ func cpusAsked(p *job.Spec) int { return tasksAsked(p) * max(1, p.CPUsPerTask) }
 func gresText(list []job.GRESRequest) string {
 	var all []string
 	for _, g := range list {
-		text := g.Name
+		text := g.Name + ":"
 		if g.Type != "" {
-			text += ":" + g.Type
+			text += g.Type + ":"
 		}
-		all = append(all, fmt.Sprintf("%s:%d", text, g.Count))
+		all = append(all, text+strconv.FormatInt(g.Count, 10))
 	}
 	return strings.Join(all, ",")
 }
@@ -249,19 +280,19 @@ func (c *core) arrayFactsOf(v *sched.JobView) *job.ArrayFacts {
 }
 
 // stepView is a step for the API; with ends the ends of its ranks are in it.
-func (c *core) stepView(r *run, st *step, ends bool) *api.Step {
+func (c *core) stepView(st *step, ends bool) *api.Step {
 	v := &api.Step{
 		Key: st.Spec.Key, Name: st.Spec.Name, State: job.Running, Tasks: st.Spec.Tasks, Start: st.Begun, Notes: slices.Clone(st.notes),
 		Phase: "preparing", Progress: st.progressText(),
 	}
 	if st.Gang.Starting {
-		v.Phase, v.Progress = "running", ""
+		v.Phase, v.Progress, v.Stopped = "running", "", st.Gang.Asked
 	}
 	for i := range st.Spec.Nodes {
 		n := &st.Spec.Nodes[i]
 		v.Nodes = append(v.Nodes, n.Name)
 		v.Ranks = append(v.Ranks, n.Ranks)
-		v.Agents = append(v.Agents, c.socketOf(n.Name))
+		v.Agents = append(v.Agents, c.agentOf(n.Name))
 		v.CPUs += n.CPUs
 		if g := st.Gang.Nodes[i]; g.End != nil && ends {
 			v.Ends = append(v.Ends, *g.End)
@@ -271,15 +302,7 @@ func (c *core) stepView(r *run, st *step, ends bool) *api.Step {
 		v.Phase, v.State, v.Exit, v.Signal, v.Start, v.End = "ended", res.State, res.Exit, res.Signal, res.Start, res.End
 		v.Fault, v.Failed, v.FailedRanks, v.Usage = res.grouped(len(v.Nodes)), res.Failed, res.FailedRanks, res.Usage
 	}
-	_ = r
 	return v
-}
-
-func (c *core) socketOf(name string) string {
-	if n := c.nodes[name]; n != nil && n.hello != nil {
-		return n.hello.Socket
-	}
-	return ""
 }
 
 // grouped is the fault of a step with the nodes that have it, where there are several.
@@ -292,24 +315,6 @@ func (r *result) grouped(of int) *job.Fault {
 	slurm.SortHosts(names)
 	f.What = fmt.Sprintf("%d of %d nodes: %s (%s)", len(names), of, f.What, slurm.Fold(names))
 	return &f
-}
-
-// progressText is the progress of a prepare on all nodes in one line.
-func (st *step) progressText() string {
-	if len(st.progress) == 0 {
-		return ""
-	}
-	ready, by := st.Gang.count(prepared), map[string]int{}
-	for name, text := range st.progress {
-		if g := st.Gang.node(name); g != nil && g.Phase == unheard {
-			by[text]++
-		}
-	}
-	parts := []string{fmt.Sprintf("%d of %d nodes are ready", ready, len(st.Gang.Nodes))}
-	for _, text := range slices.Sorted(maps.Keys(by)) {
-		parts = append(parts, fmt.Sprintf("%d: %s", by[text], text))
-	}
-	return strings.Join(parts, "; ")
 }
 
 func contains(list []string, s string) bool { return slices.Contains(list, s) }

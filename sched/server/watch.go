@@ -1,7 +1,9 @@
 package server
 
 import (
+	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -13,8 +15,50 @@ const maxBehind = 4096
 
 // watcher is somebody who watches jobs.
 type watcher struct {
-	ids    []job.ID // jobs or arrays; none: all
-	events chan api.Event
+	ids  []job.ID // jobs or arrays; none: all
+	from uint64   // what was before this it has seen as it was at first
+
+	mu    sync.Mutex
+	queue []api.Event   // that were not sent yet
+	most  int           // that may be in it
+	over  bool          // no more come
+	ready chan struct{} // one token: there is something in the queue, or it is over
+}
+
+// give queues events, unless too many wait already.
+func (w *watcher) give(events ...api.Event) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.queue)+len(events) > w.most {
+		return false
+	}
+	w.queue = append(w.queue, events...)
+	w.wake()
+	return true
+}
+
+// end says that no more come.
+func (w *watcher) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	w.wake()
+}
+
+func (w *watcher) wake() {
+	select {
+	case w.ready <- struct{}{}:
+	default:
+	}
+}
+
+// take is what is queued, and whether that was all.
+func (w *watcher) take() ([]api.Event, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	queue := w.queue
+	w.queue = nil
+	return queue, w.over
 }
 
 // watchers are all who watch, and what changed in this turn.
@@ -47,8 +91,19 @@ func (w *watcher) wants(id, array job.ID) bool {
 }
 
 // subscribe adds a watcher: first it gets how things are.
-func (c *core) subscribe(ids []job.ID) *watcher {
-	w := &watcher{ids: ids}
+func (c *core) subscribe(ids []job.ID) (*watcher, error) {
+	w := &watcher{ids: ids, from: c.watch.seq, ready: make(chan struct{}, 1)}
+	if len(ids) == 0 {
+		all := 0
+		for _, other := range c.watch.all {
+			if len(other.ids) == 0 {
+				all++
+			}
+		}
+		if all >= maxWatchAll {
+			return nil, &api.Error{What: fmt.Sprintf("%d watch all jobs already", all), Hint: "name the jobs to watch: ?ids=1,2", Kind: "CONTROLLER_BUSY"}
+		}
+	}
 	var present []api.Event
 	add := func(j *api.Job) {
 		if j == nil {
@@ -62,10 +117,10 @@ func (c *core) subscribe(ids []job.ID) *watcher {
 		}
 		if r != nil {
 			for _, st := range r.Done {
-				present = append(present, api.Event{At: c.now, Step: c.stepView(r, st, false)})
+				present = append(present, api.Event{At: c.now, Step: c.stepView(st, false)})
 			}
 			for _, id := range sortedSteps(r.Steps) {
-				present = append(present, api.Event{At: c.now, Step: c.stepView(r, r.Steps[id], false)})
+				present = append(present, api.Event{At: c.now, Step: c.stepView(r.Steps[id], false)})
 			}
 		}
 	}
@@ -83,19 +138,16 @@ func (c *core) subscribe(ids []job.ID) *watcher {
 			add(c.viewOf(&v))
 		}
 	}
-	w.events = make(chan api.Event, len(present)+maxBehind)
-	for _, e := range present {
-		w.events <- e
-	}
-	w.events <- api.Event{Seq: c.watch.seq, At: c.now, Synced: true}
+	w.most = len(present) + maxBehind
+	w.give(append(present, api.Event{Seq: c.watch.seq, At: c.now, Synced: true})...)
 	c.watch.all = append(c.watch.all, w)
-	return w
+	return w, nil
 }
 
 func (c *core) unsubscribe(w *watcher) {
 	if i := slices.Index(c.watch.all, w); i >= 0 {
 		c.watch.all = slices.Delete(c.watch.all, i, i+1)
-		close(w.events)
+		w.end()
 	}
 }
 
@@ -130,7 +182,7 @@ func (c *core) publish() {
 	var changes []change
 	for _, s := range steps {
 		w.seq++
-		changes = append(changes, change{api.Event{Seq: w.seq, At: c.now, Step: c.stepView(s.run, s.step, false)}, s.run.Of.Job, 0})
+		changes = append(changes, change{api.Event{Seq: w.seq, At: c.now, Step: c.stepView(s.step, false)}, s.run.Of.Job, 0})
 	}
 	for _, id := range jobs {
 		if j := c.jobView(id); j != nil {
@@ -144,20 +196,16 @@ func (c *core) publish() {
 		}
 	}
 	c.after(func() {
-		// The channels are closed by the core: it sends what is durable.
 		c.later(func(c *core) {
 			for _, w := range slices.Clone(c.watch.all) {
 				for i := range changes {
-					if !w.wants(changes[i].id, changes[i].array) {
+					if changes[i].event.Seq <= w.from || !w.wants(changes[i].id, changes[i].array) {
 						continue
 					}
-					select {
-					case w.events <- changes[i].event:
-						continue
-					default:
+					if !w.give(changes[i].event) {
+						c.unsubscribe(w) // it does not read
+						break
 					}
-					c.unsubscribe(w) // it does not read
-					break
 				}
 			}
 		})

@@ -125,7 +125,7 @@ func (c *Cluster) totals() totals {
 		t.partitions[p.Name] = true
 	}
 	for _, n := range c.Nodes {
-		if n.State&^job.NodeUnknown != 0 {
+		if !inService(n) {
 			continue
 		}
 		cpus, gpus := nodeCPUs(n), nodeGPUs(n)
@@ -139,6 +139,25 @@ func (c *Cluster) totals() totals {
 		t.memoryPerNode = max(t.memoryPerNode, n.Memory)
 	}
 	return t
+}
+
+// inService says whether jobs run on a node in a simulation, in which nobody reports.
+func inService(n job.Node) bool { return (n.State &^ job.NodeUnknown).Takes() }
+
+// leaves are the switches that have nodes below them.
+func (c *Cluster) leaves() int {
+	all := map[string]bool{}
+	for _, s := range c.Network.Switches {
+		if len(s.Nodes) > 0 {
+			all[s.Name] = true
+		}
+	}
+	for _, n := range c.Nodes {
+		if n.Switch != "" {
+			all[n.Switch] = true
+		}
+	}
+	return len(all)
 }
 
 func nodeCPUs(n job.Node) int {

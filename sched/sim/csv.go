@@ -13,7 +13,13 @@ import (
 // readPhilly reads "timestamp,duration,num_gpus,gpu_time,cluster", the timestamp being
 // "2017-10-09 07:01:55" and the duration in seconds.
 func (r *reader) readPhilly() error {
-	c, err := r.columns(",", "timestamp", "duration", "num_gpus")
+	return r.rows(",", parsePhilly, "timestamp", "duration", "num_gpus")
+}
+
+// rows reads a header, in which all names have to be, and the lines below it. parse makes a
+// job of one, or says why it is left out; "-" is without a word.
+func (r *reader) rows(separator string, parse func(columns, []string) (Job, string, error), names ...string) error {
+	c, err := r.columns(separator, names...)
 	if err != nil {
 		return err
 	}
@@ -25,10 +31,11 @@ func (r *reader) readPhilly() error {
 		if line == "" {
 			continue
 		}
-		fields := r.csv(line, ",")
-		j, err := parsePhilly(c, fields)
-		if err == nil && j.Run == 0 {
-			r.leftOut["never ran"]++
+		j, why, err := parse(c, r.csv(line, separator))
+		if err == nil && why != "" {
+			if why != "-" {
+				r.leftOut[why]++
+			}
 			continue
 		}
 		if err := r.add(j, err); err != nil {
@@ -37,20 +44,22 @@ func (r *reader) readPhilly() error {
 	}
 }
 
-func parsePhilly(c columns, fields []string) (Job, error) {
+func parsePhilly(c columns, fields []string) (j Job, leftOut string, err error) {
 	if len(fields) < len(c) {
-		return Job{}, fmt.Errorf("%d fields: want %d", len(fields), len(c))
+		return j, "", fmt.Errorf("%d fields: want %d", len(fields), len(c))
 	}
 	at, err := time.Parse(time.DateTime, c.get(fields, "timestamp"))
 	if err != nil {
-		return Job{}, fmt.Errorf("timestamp %q: want YYYY-MM-DD HH:MM:SS", c.get(fields, "timestamp"))
+		return j, "", fmt.Errorf("timestamp %q: want YYYY-MM-DD HH:MM:SS", c.get(fields, "timestamp"))
 	}
-	run, err := seconds(c, fields, "duration")
-	if err != nil {
-		return Job{}, err
+	if j.Run, err = seconds(c, fields, "duration"); err != nil {
+		return j, "", err
 	}
-	gpus, err := whole(c, fields, "num_gpus")
-	return Job{Submit: job.Time(at.UnixMilli()), Run: run, GPUs: gpus, Account: c.get(fields, "cluster")}, err
+	j.Submit, j.Account = job.Time(at.UnixMilli()), c.get(fields, "cluster")
+	if j.GPUs, err = whole(c, fields, "num_gpus"); err == nil && j.Run == 0 {
+		leftOut = "never ran"
+	}
+	return j, leftOut, err
 }
 
 // seconds is a column that holds seconds, maybe with a fraction.
@@ -76,28 +85,7 @@ func whole(c columns, fields []string, names ...string) (int, error) {
 // readOpenB reads the pods of Alibaba's GPU-sharing trace: those with whole GPUs. Their
 // creation, start and end are in seconds.
 func (r *reader) readOpenB() error {
-	c, err := r.columns(",", "name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
-	if err != nil {
-		return err
-	}
-	for {
-		line, ok, err := r.next()
-		if !ok {
-			return err
-		}
-		if line == "" {
-			continue
-		}
-		fields := r.csv(line, ",")
-		j, why, err := parseOpenB(c, fields)
-		if err == nil && why != "" {
-			r.leftOut[why]++
-			continue
-		}
-		if err := r.add(j, err); err != nil {
-			return err
-		}
-	}
+	return r.rows(",", parseOpenB, "name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
 }
 
 func parseOpenB(c columns, fields []string) (j Job, leftOut string, err error) {

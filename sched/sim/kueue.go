@@ -40,7 +40,11 @@ func (r *reader) readKueue() error {
 	if err := k.topology(root.get("topology")); err != nil {
 		return err
 	}
-	for i, cohort := range root.items("cohorts") {
+	cohorts, err := root.items("cohorts")
+	if err != nil {
+		return err
+	}
+	for i, cohort := range cohorts {
 		count, err := cohort.number("count", 1, maxNodes)
 		if err != nil {
 			return err
@@ -94,33 +98,42 @@ func (n *yamlNode) milli(name string) (int64, error) {
 // smallestRequest is the largest amount of which all requests are multiples.
 func smallestRequest(root *yamlNode) (int64, error) {
 	unit := int64(0)
-	for _, cohort := range root.items("cohorts") {
-		for _, queues := range cohort.items("queuesSets") {
-			for _, set := range queues.items("workloadsSets") {
-				for _, w := range set.items("workloads") {
-					m, err := w.milli("request")
-					if err != nil {
-						return 0, err
-					}
-					for m != 0 {
-						unit, m = m, unit%m
-					}
-				}
-			}
+	err := root.each([]string{"cohorts", "queuesSets", "workloadsSets", "workloads"}, func(w *yamlNode) error {
+		m, err := w.milli("request")
+		for m != 0 {
+			unit, m = m, unit%m
+		}
+		return err
+	})
+	if unit == 0 {
+		unit = 1000
+	}
+	return unit, err
+}
+
+// each calls f for all that is below lists in lists.
+func (n *yamlNode) each(lists []string, f func(*yamlNode) error) error {
+	if len(lists) == 0 {
+		return f(n)
+	}
+	items, err := n.items(lists[0])
+	if err != nil {
+		return err
+	}
+	for _, item := range items {
+		if err := item.each(lists[1:], f); err != nil {
+			return err
 		}
 	}
-	if unit == 0 {
-		return 1000, nil
-	}
-	return unit, nil
+	return nil
 }
 
 // topology makes the nodes: levels from the top, the last of which is the nodes of each
 // rack.
 func (k *kueue) topology(n *yamlNode) error {
-	levels := n.items("levels")
-	if len(levels) == 0 {
-		return nil
+	levels, err := n.items("levels")
+	if err != nil || len(levels) == 0 {
+		return err
 	}
 	var counts []int64
 	nodes := int64(1)
@@ -159,7 +172,11 @@ func (k *kueue) cohort(n *yamlNode, name string) error {
 	}
 	var queues []queue
 	config := &k.cluster.Config
-	for i, set := range n.items("queuesSets") {
+	sets, err := n.items("queuesSets")
+	if err != nil {
+		return err
+	}
+	for i, set := range sets {
 		count, err := set.number("count", 1, maxNodes)
 		if err != nil {
 			return err
@@ -188,10 +205,9 @@ func (k *kueue) cohort(n *yamlNode, name string) error {
 	}
 	config.Licenses = append(config.Licenses, job.License{Name: name, Count: all})
 	for _, q := range queues {
-		for _, set := range q.set.items("workloadsSets") {
-			if err := k.workloads(set, q.name, name, q.license); err != nil {
-				return err
-			}
+		err := q.set.each([]string{"workloadsSets"}, func(set *yamlNode) error { return k.workloads(set, q.name, name, q.license) })
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -207,7 +223,11 @@ func (k *kueue) workloads(set *yamlNode, queue, cohort, license string) error {
 	if err != nil {
 		return err
 	}
-	for _, w := range set.items("workloads") {
+	list, err := set.items("workloads")
+	if err != nil {
+		return err
+	}
+	for _, w := range list {
 		j := Job{Account: queue, Name: w.text("className")}
 		run, err := w.number("runtimeMs", 0, math.MaxInt32)
 		if err != nil {

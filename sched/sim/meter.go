@@ -43,6 +43,14 @@ func newMeter(c *Cluster, onGPUs bool) *meter {
 			leafOf[node] = names[s.Name]
 		}
 	}
+	for _, n := range c.Nodes { // those that name their switch themselves
+		if _, ok := leafOf[n.Name]; !ok && n.Switch != "" {
+			if _, ok := names[n.Switch]; !ok {
+				names[n.Switch] = int32(len(names))
+			}
+			leafOf[n.Name] = names[n.Switch]
+		}
+	}
 	for i, n := range c.Nodes {
 		m.index[n.Name] = int32(i)
 		leaf, ok := leafOf[n.Name]
@@ -50,7 +58,11 @@ func newMeter(c *Cluster, onGPUs bool) *meter {
 			leaf = int32(len(names)) // all that are below no switch
 		}
 		m.leaf = append(m.leaf, leaf)
-		m.free = append(m.free, share{int32(nodeCPUs(n)), int32(nodeGPUs(n))})
+		free := share{int32(nodeCPUs(n)), int32(nodeGPUs(n))}
+		if !inService(n) {
+			free = share{}
+		}
+		m.free = append(m.free, free)
 		of := node{n.Name, leaf, int32(nodeGPUs(n))}
 		if !onGPUs {
 			of.size = int32(nodeCPUs(n))

@@ -105,12 +105,15 @@ func (m *Model) Apply(e job.Event) error {
 			m.licenses[l.Name], m.owned[l.Name] = l.Count, l.Count
 		}
 	case job.NodeSet:
-		n := modelNode{name: e.Node.Name, features: e.Node.Features}
+		n := modelNode{name: e.Node.Name, leaf: e.Node.Switch, features: e.Node.Features}
 		n.all = room{nodeCPUs(e.Node), nodeGPUs(e.Node), max(e.Node.Memory, 1)}
 		for _, g := range e.Node.GRES {
 			if g.Name == "gpu" {
 				n.gpuType = g.Type
 			}
+		}
+		if !inService(e.Node) {
+			n.all = room{}
 		}
 		n.free = n.all
 		m.index[n.name] = len(m.nodes)

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/sched"
 	"github.com/gangway-hpc/gangway/sched/sim"
 )
 
@@ -166,4 +167,33 @@ func TestModelsHold(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestNodesOutOfService: nothing runs on them, whoever decides, and they are no place that a
+// job could have had; switches that only nodes name are switches.
+func TestNodesOutOfService(t *testing.T) {
+	for _, p := range []sim.Policy{sched.New(), sim.CycleModel(), sim.FIFOModel()} {
+		c := &sim.Cluster{}
+		for i := range 8 {
+			n := job.Node{Name: fmt.Sprintf("n%d", i), CPUs: 2, Memory: 2000, Switch: fmt.Sprintf("s%d", i/4)}
+			if i%2 == 1 {
+				n.State = []job.NodeState{job.NodeDown, job.NodeDrain}[i/4]
+			}
+			c.Nodes = append(c.Nodes, n)
+		}
+		trace := &sim.Trace{}
+		for i := range 6 {
+			trace.Jobs = append(trace.Jobs, sim.Job{Line: i + 1, Submit: job.Time(i), Run: 1000, CPUs: 6, Nodes: 3, TaskCPUs: 2})
+		}
+		r, err := sim.Run(t.Context(), p, c, trace, sim.Options{})
+		if err != nil {
+			t.Fatalf("%T: %v", p, err)
+		}
+		if r.Complete != 6 || r.Makespan < 6 || r.Spread.Jobs != 6 || r.Spread.Optimal != 1 || r.Spread.Ratio != 1 {
+			t.Errorf("%T: %d completed in %v s, spread %+v", p, r.Complete, r.Makespan, r.Spread)
+		}
+		if report := sim.NewReport(trace, c); report.Cluster.Nodes != 4 || report.Cluster.Switches != 2 {
+			t.Errorf("%+v", report.Cluster)
+		}
+	}
 }

@@ -44,12 +44,7 @@ func NewReport(t *Trace, c *Cluster) *Report {
 	all := c.totals()
 	r := &Report{
 		Trace:   TraceInfo{Name: t.Name, Format: t.Format, Jobs: len(t.Jobs), Lines: t.Lines, Broken: t.BrokenCount, First: t.Broken, LeftOut: t.LeftOut},
-		Cluster: ClusterInfo{Name: c.Name, Nodes: all.nodes, CPUs: all.cpus, GPUs: all.gpus},
-	}
-	for _, s := range c.Network.Switches {
-		if len(s.Nodes) > 0 {
-			r.Cluster.Switches++
-		}
+		Cluster: ClusterInfo{Name: c.Name, Nodes: all.nodes, CPUs: all.cpus, GPUs: all.gpus, Switches: c.leaves()},
 	}
 	capacity, demand := float64(all.cpus), 0.0
 	if all.gpus > 0 {

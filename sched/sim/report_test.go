@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gangway-hpc/gangway/sched"
 	"github.com/gangway-hpc/gangway/sched/sim"
 )
 
@@ -92,7 +93,7 @@ func TestReport(t *testing.T) {
 func TestReportOfLittle(t *testing.T) {
 	for name, trace := range map[string]*sim.Trace{
 		"one short job":   {Jobs: []sim.Job{{Run: 1, CPUs: 1}}},
-		"a refused job":   {Jobs: []sim.Job{{Run: 1, CPUs: 1000}}},
+		"a refused job":   {Jobs: []sim.Job{{Run: 1, CPUs: 1}, {Run: 1, CPUs: 1000}}},
 		"two at one time": {Jobs: []sim.Job{{Run: 1, CPUs: 1}, {Run: 1, CPUs: 1}}},
 	} {
 		report := reportOf(t, trace, sim.Uniform(sim.Shape{Nodes: 1, CPUs: 2}))
@@ -108,6 +109,15 @@ func TestReportOfLittle(t *testing.T) {
 		if err := report.HTML(io.Discard); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestTooSmall: where nothing can run there is no result.
+func TestTooSmall(t *testing.T) {
+	trace := &sim.Trace{Jobs: []sim.Job{{Line: 7, Run: 1, CPUs: 1000}}}
+	_, err := sim.Run(t.Context(), sched.New(), sim.Uniform(sim.Shape{Nodes: 1, CPUs: 2}), trace, sim.Options{})
+	if !errors.Is(err, sim.ErrTooSmall) || !strings.Contains(err.Error(), "that of line 7: submit job 1: ") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -13,34 +13,13 @@ import (
 // readSacct reads what "sacct --parsable2" prints with its header. Steps are left out.
 // Times have no zone there and are taken for UTC.
 func (r *reader) readSacct() error {
-	c, err := r.columns("|", "JobID|JobIDRaw", "Submit", "ElapsedRaw|Elapsed|End", "AllocTRES|ReqTRES|AllocCPUS|NCPUS|ReqCPUS")
-	if err != nil {
-		return err
-	}
-	for {
-		line, ok, err := r.next()
-		if !ok {
-			return err
-		}
-		if line == "" {
-			continue
-		}
-		fields := r.csv(line, "|")
-		if id := c.get(fields, "jobid", "jobidraw"); strings.Contains(id, ".") {
-			continue // a step
-		}
-		j, why, err := parseSacct(c, fields)
-		if err == nil && why != "" {
-			r.leftOut[why]++
-			continue
-		}
-		if err := r.add(j, err); err != nil {
-			return err
-		}
-	}
+	return r.rows("|", parseSacct, "JobID|JobIDRaw", "Submit", "ElapsedRaw|Elapsed|End", "AllocTRES|ReqTRES|AllocCPUS|NCPUS|ReqCPUS")
 }
 
 func parseSacct(c columns, fields []string) (j Job, leftOut string, err error) {
+	if id := c.get(fields, "jobid", "jobidraw"); strings.Contains(id, ".") {
+		return j, "-", nil // a step
+	}
 	if len(fields) < len(c) {
 		return j, "", fmt.Errorf("%d fields: want %d", len(fields), len(c))
 	}

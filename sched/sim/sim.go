@@ -110,6 +110,9 @@ func (h *endHeap) Pop() any {
 	return last
 }
 
+// ErrTooSmall is in the error of a run of which no job can ever run on the cluster.
+var ErrTooSmall = errors.New("the trace cannot run on this cluster")
+
 // firstMoment is where traces begin whose clocks begin at 0: times of 0 mean something
 // else to a scheduler.
 const firstMoment = job.Time(job.Day)
@@ -133,7 +136,7 @@ func Run(ctx context.Context, p Policy, c *Cluster, t *Trace, o Options) (*Resul
 	}
 	s.now = t.Jobs[0].Submit.Add(offset)
 	s.meter = newMeter(c, s.totals.gpus > 0)
-	s.result = &Result{Limits: o.limits(), begin: s.now}
+	s.result = &Result{Limits: o.limits(), begin: s.now, WhyNot: []Why{}, Promise: Promises{Reasons: []Reason{}}}
 	for _, e := range c.events(s.now) {
 		if err := p.Apply(e); err != nil {
 			return nil, fmt.Errorf("set the cluster up: %w", err)
@@ -184,6 +187,9 @@ func Run(ctx context.Context, p Policy, c *Cluster, t *Trace, o Options) (*Resul
 			o.Progress(len(t.Jobs)-s.left, len(t.Jobs))
 		}
 		s.result.moments++
+	}
+	if why := s.result.WhyNot; s.result.Refused == len(t.Jobs) {
+		return nil, fmt.Errorf("%w: none of %d jobs; that of line %d: %s", ErrTooSmall, len(t.Jobs), why[0].Line, why[0].Why)
 	}
 	s.result.wall = time.Since(began)
 	s.finish(offset)

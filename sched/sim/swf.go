@@ -89,6 +89,9 @@ func parseSWF(line string) (j Job, ran bool, err error) {
 		Submit: job.Time(n[swfSubmit]) * 1000, Run: job.Duration(n[swfRun]) * job.Second, CPUs: int(procs),
 		Name: "job " + fields[swfID],
 	}
+	if n[swfSubmit] < 0 { // before the header's time is added
+		return j, true, fmt.Errorf("field %d is %q: want a time of submission", swfSubmit+1, fields[swfSubmit])
+	}
 	if n[swfReqTime] > 0 {
 		j.Limit = job.Duration(n[swfReqTime]) * job.Second
 	}

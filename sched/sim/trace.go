@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"compress/flate"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -81,6 +82,17 @@ const (
 // ErrFormat is in the error of a trace whose format cannot be found out.
 var ErrFormat = errors.New("its format is not known")
 
+// ErrDamaged is in the error of a compressed trace that does not end as it should.
+var ErrDamaged = errors.New("the compressed file is cut off or damaged")
+
+// damaged says of an error of decompression that it is one.
+func damaged(err error) error {
+	if _, corrupt := errors.AsType[flate.CorruptInputError](err); corrupt || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, gzip.ErrChecksum) || errors.Is(err, gzip.ErrHeader) {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return err
+}
+
 // Formats are all formats, for messages.
 func Formats() []Format { return []Format{SWF, Philly, OpenB, Kueue, Sacct} }
 
@@ -119,15 +131,15 @@ func Read(from io.Reader, o ReadOptions) (*Trace, error) {
 	if head, _ := in.Peek(2); bytes.Equal(head, []byte{0x1f, 0x8b}) {
 		z, err := gzip.NewReader(in)
 		if err != nil {
-			return nil, err
+			return nil, damaged(err)
 		}
 		defer z.Close()
 		in = bufio.NewReaderSize(z, 64<<10)
 	}
 	if o.Format == Auto {
 		head, err := in.Peek(4096)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return nil, err
+		if err != nil && !errors.Is(err, io.EOF) && len(head) == 0 { // else it comes again, with its line
+			return nil, damaged(err)
 		}
 		if len(bytes.TrimSpace(head)) == 0 {
 			return nil, errors.New("it is empty")
@@ -148,10 +160,15 @@ func Read(from io.Reader, o ReadOptions) (*Trace, error) {
 	slices.SortFunc(t.LeftOut, func(a, b LeftOut) int { return cmp.Compare(a.Why, b.Why) })
 	slices.SortStableFunc(t.Jobs, func(a, b Job) int { return cmp.Compare(a.Submit, b.Submit) })
 	if len(t.Jobs) == 0 {
-		if t.BrokenCount > 0 {
-			return nil, fmt.Errorf("no job in it, as %s: %w", t.Format, &t.Broken[0])
+		var text strings.Builder
+		text.WriteString(fmt.Sprintf("no job in it, as %s", t.Format))
+		for _, x := range t.LeftOut {
+			text.WriteString(fmt.Sprintf(", %d left out: %s", x.Jobs, x.Why))
 		}
-		return nil, fmt.Errorf("no job in it, as %s", t.Format)
+		if t.BrokenCount > 0 {
+			return nil, fmt.Errorf("%s: %w", text.String(), &t.Broken[0])
+		}
+		return nil, errors.New(text.String())
 	}
 	return t, nil
 }
@@ -216,8 +233,11 @@ func (r *reader) next() (line string, ok bool, err error) {
 		r.trace.Lines++
 		return strings.TrimRight(r.lines.Text(), "\r"), true, nil
 	}
-	if err := r.lines.Err(); err != nil {
-		return "", false, fmt.Errorf("line %d: %w", r.trace.Lines+1, err)
+	switch err := r.lines.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return "", false, &LineError{r.trace.Lines + 1, fmt.Sprintf("longer than %d bytes: no trace has such lines", maxLine)}
+	case err != nil:
+		return "", false, fmt.Errorf("line %d: %w", r.trace.Lines+1, damaged(err))
 	}
 	return "", false, nil
 }

@@ -124,8 +124,12 @@ func TestReadGzip(t *testing.T) {
 	if err != nil || len(trace.Jobs) != 3 {
 		t.Errorf("%+v, %v", trace, err)
 	}
-	if _, err := sim.Read(bytes.NewReader(whole[:len(whole)-9]), sim.ReadOptions{}); err == nil {
-		t.Error("half a file was read")
+	flipped := bytes.Clone(whole)
+	flipped[len(flipped)-7] ^= 1 // of the checksum
+	for what, text := range map[string][]byte{"cut off": whole[:len(whole)-9], "all but empty": whole[:5], "another checksum": flipped, "noise": append(bytes.Clone(whole[:10]), 0xff, 0xff, 0xff)} {
+		if _, err := sim.Read(bytes.NewReader(text), sim.ReadOptions{}); !errors.Is(err, sim.ErrDamaged) {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 
@@ -217,7 +221,7 @@ func TestBroken(t *testing.T) {
 		{swfText + "1 2 3\n", "3 fields: want 18", 11},
 		{strings.Replace(swfText, "60.5", "sixty", 1), `field 4 is "sixty": want a number`, 7},
 		{strings.Replace(swfText, "60.5", "1e300", 1), `field 4 is "1e300": want a number`, 7},
-		{strings.Replace(swfText, "2 10 -1", "2 -9999999 -1", 1), "submitted at", 7},
+		{strings.Replace(swfText, "2 10 -1", "2 -9999999 -1", 1), "want a time of submission", 7},
 		{strings.Replace(swfText, "60.5 4", "60.5 -4", 1), "-4 CPUs", 7},
 		{phillyText + "yesterday,1,1,1,x\n", `timestamp "yesterday": want YYYY-MM-DD HH:MM:SS`, 5},
 		{phillyText + "2017-10-09 07:01:55,-1,1,1,x\n", `duration "-1": want seconds`, 5},
@@ -255,12 +259,14 @@ func TestUnreadable(t *testing.T) {
 		"timestamp,duration,num_gpus,x\n": "no job in it",
 		"name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,1,1000\n": "line 1: the header has no column creation_time",
 		"JobID|State\n5|COMPLETED\n":                                  "line 1: the header has no column Submit",
-		"cohorts:\n\t- a\n":                                           "line 2: a tab: want spaces",
+		"cohorts:\n\t- a\n":                                           "line 2: found character that cannot start any token",
 		"cohorts:\n- count: -1\n":                                     "line 2: count \"-1\": want a whole number",
 		"cohorts:\n- count: 1\n  count: 2\n":                          "line 3: count is there twice",
-		"cohorts: [a, b]\n":                                           "line 1: \"[a, b]\": want a plain value",
+		"cohorts: [a, b]\n":                                           "line 1: cohorts: want fields in each element",
+		"cohorts: 5\n":                                                "line 1: cohorts: want a list",
+		"topology: {levels: &a [{count: *a}]}\ncohorts:\n":            "line 1: an alias",
 		"cohorts:\n- queuesSets:\n  - nominalQuota: x\n":              "line 3: nominalQuota \"x\": want a quantity",
-		"cohorts:\n  - a: 1\n b: 2\n":                                 "line 3: not indented",
+		"cohorts:\n  - a: 1\n b: 2\n":                                 "line 2: did not find expected key",
 	} {
 		if _, err := sim.Read(strings.NewReader(text), sim.ReadOptions{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want %s", text, err, want)

@@ -3,10 +3,11 @@ package sim
 import (
 	"fmt"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
-// yamlNode is a node of the small part of YAML that generator files use: maps and lists by
-// indentation, and plain or quoted scalars.
+// yamlNode is a node of a YAML document of maps, lists and scalars.
 type yamlNode struct {
 	line   int
 	scalar string
@@ -30,179 +31,100 @@ func (n *yamlNode) text(name string) string {
 	return ""
 }
 
-// items are the elements of a field that is a list.
-func (n *yamlNode) items(name string) []*yamlNode {
-	if f := n.get(name); f != nil {
-		return f.list
+// items are the elements of a field that is a list of maps, if it is there.
+func (n *yamlNode) items(name string) ([]*yamlNode, error) {
+	f := n.get(name)
+	if f == nil {
+		return nil, nil
 	}
-	return nil
+	if f.list == nil && (f.fields != nil || f.scalar != "") {
+		return nil, &LineError{f.line, name + ": want a list"}
+	}
+	for _, item := range f.list {
+		if item.fields == nil {
+			return nil, &LineError{item.line, name + ": want fields in each element"}
+		}
+	}
+	return f.list, nil
 }
 
-// yamlLine is a line without its comment.
-type yamlLine struct {
-	number, indent int
-	text           string
-}
-
-// maxDepth is how deep maps and lists may be in each other.
-const maxDepth = 32
-
-// yamlParser goes through the lines once.
-type yamlParser struct {
-	lines []yamlLine
-	next  int
-}
+// maxYAMLLines and maxDepth are more than any generator needs.
+const (
+	maxYAMLLines = 100_000
+	maxDepth     = 32
+)
 
 // parseYAML parses a whole document.
 func (r *reader) parseYAML() (*yamlNode, error) {
-	var p yamlParser
+	var text strings.Builder
 	for {
-		text, ok, err := r.next()
+		line, ok, err := r.next()
 		if err != nil {
 			return nil, err
 		}
 		if !ok {
 			break
 		}
-		text = strings.TrimRight(stripYAMLComment(text), " ")
-		body := strings.TrimLeft(text, " ")
-		if body == "" || body == "---" {
-			continue
+		if r.trace.Lines > maxYAMLLines {
+			return nil, &LineError{r.trace.Lines, fmt.Sprintf("more than %d lines are no generator", maxYAMLLines)}
 		}
-		if strings.HasPrefix(body, "\t") {
-			return nil, &LineError{r.trace.Lines, "a tab: want spaces"}
-		}
-		p.lines = append(p.lines, yamlLine{r.trace.Lines, len(text) - len(body), body})
-		if len(p.lines) > maxYAMLLines {
-			return nil, &LineError{r.trace.Lines, "the file is too long for a generator"}
-		}
+		text.WriteString(line)
+		text.WriteByte('\n')
 	}
-	if len(p.lines) == 0 {
+	var doc yaml.Node
+	if err := yaml.Unmarshal([]byte(text.String()), &doc); err != nil {
+		return nil, yamlError(err)
+	}
+	if len(doc.Content) == 0 {
 		return &yamlNode{}, nil
 	}
-	root, err := p.block(p.lines[0].indent, 0)
-	if err == nil && p.next < len(p.lines) {
-		err = &LineError{p.lines[p.next].number, "not indented as what it belongs to"}
-	}
-	return root, err
+	return nodeOf(doc.Content[0], 0)
 }
 
-const maxYAMLLines = 100_000
-
-// stripYAMLComment takes away a "#" at the begin or after a space, outside of quotes.
-func stripYAMLComment(text string) string {
-	quote := byte(0)
-	for i := range len(text) {
-		switch c := text[i]; {
-		case quote != 0:
-			if c == quote {
-				quote = 0
-			}
-		case c == '"' || c == '\'':
-			quote = c
-		case c == '#' && (i == 0 || text[i-1] == ' ' || text[i-1] == '\t'):
-			return text[:i]
-		}
+// yamlError is an error of the YAML package as one of a line.
+func yamlError(err error) error {
+	text, line := strings.TrimPrefix(err.Error(), "yaml: "), 1
+	if n, scanned := fmt.Sscanf(text, "line %d: ", &line); n == 1 && scanned == nil {
+		_, text, _ = strings.Cut(text, ": ")
 	}
-	return text
+	return &LineError{line, text}
 }
 
-// block parses the map or list whose lines are indented by indent.
-func (p *yamlParser) block(indent, depth int) (*yamlNode, error) {
-	first := p.lines[p.next]
-	n := &yamlNode{line: first.number}
+// nodeOf takes over a node and what is below it. Anchors are refused: a few lines of them
+// can stand for more than fits anywhere.
+func nodeOf(y *yaml.Node, depth int) (*yamlNode, error) {
+	n := &yamlNode{line: y.Line}
 	if depth > maxDepth {
-		return nil, &LineError{first.number, fmt.Sprintf("more than %d levels", maxDepth)}
+		return nil, &LineError{y.Line, fmt.Sprintf("more than %d levels", maxDepth)}
 	}
-	isList := isItem(first.text)
-	for p.next < len(p.lines) {
-		l := &p.lines[p.next]
-		if l.indent != indent || isItem(l.text) != isList {
-			break
-		}
-		if isList {
-			// What follows the dash is a block of its own, indented by where it stands.
-			rest := strings.TrimLeft(l.text[1:], " ")
-			if rest == "" {
-				return nil, &LineError{l.number, "an empty item of a list"}
-			}
-			l.indent += len(l.text) - len(rest)
-			l.text = rest
-			item, err := p.item(l.indent, depth+1)
+	switch y.Kind {
+	case yaml.ScalarNode:
+		n.scalar = y.Value
+	case yaml.SequenceNode:
+		for _, item := range y.Content {
+			child, err := nodeOf(item, depth+1)
 			if err != nil {
 				return nil, err
 			}
-			n.list = append(n.list, item)
-			continue
+			n.list = append(n.list, child)
 		}
-		if err := p.field(n, indent, depth); err != nil {
-			return nil, err
+	case yaml.MappingNode:
+		n.fields = map[string]*yamlNode{}
+		for i := 0; i+1 < len(y.Content); i += 2 {
+			key := y.Content[i]
+			child, err := nodeOf(y.Content[i+1], depth+1)
+			switch {
+			case err != nil:
+				return nil, err
+			case key.Kind != yaml.ScalarNode:
+				return nil, &LineError{key.Line, "want key: value"}
+			case n.fields[key.Value] != nil:
+				return nil, &LineError{key.Line, fmt.Sprintf("%s is there twice", key.Value)}
+			}
+			n.fields[key.Value] = child
 		}
+	default:
+		return nil, &LineError{y.Line, "an alias: want the value itself"}
 	}
 	return n, nil
-}
-
-func isItem(text string) bool { return text == "-" || strings.HasPrefix(text, "- ") }
-
-// item parses what stands after a dash.
-func (p *yamlParser) item(indent, depth int) (*yamlNode, error) {
-	l := p.lines[p.next]
-	if _, _, isField := cutField(l.text); isField || isItem(l.text) {
-		return p.block(indent, depth)
-	}
-	p.next++
-	return &yamlNode{line: l.number, scalar: unquote(l.text)}, nil
-}
-
-// field parses "key: value", or "key:" and the block below.
-func (p *yamlParser) field(n *yamlNode, indent, depth int) error {
-	l := p.lines[p.next]
-	key, value, ok := cutField(l.text)
-	if !ok {
-		return &LineError{l.number, fmt.Sprintf("%q: want key: value", l.text)}
-	}
-	if n.fields == nil {
-		n.fields = map[string]*yamlNode{}
-	}
-	if n.fields[key] != nil {
-		return &LineError{l.number, fmt.Sprintf("%s is there twice", key)}
-	}
-	p.next++
-	child := &yamlNode{line: l.number, scalar: unquote(value)}
-	if value == "" && p.next < len(p.lines) {
-		below := p.lines[p.next]
-		if below.indent > indent || below.indent == indent && isItem(below.text) {
-			var err error
-			if child, err = p.block(below.indent, depth+1); err != nil {
-				return err
-			}
-		}
-	} else if strings.HasPrefix(value, "{") || strings.HasPrefix(value, "[") || strings.HasPrefix(value, "|") || strings.HasPrefix(value, ">") || strings.HasPrefix(value, "&") || strings.HasPrefix(value, "*") {
-		return &LineError{l.number, fmt.Sprintf("%q: want a plain value, or lines below", value)}
-	}
-	n.fields[key] = child
-	return nil
-}
-
-// cutField cuts "key: value" and "key:".
-func cutField(text string) (key, value string, ok bool) {
-	if strings.HasPrefix(text, `"`) {
-		end := strings.IndexByte(text[1:], '"')
-		if end < 0 || !strings.HasPrefix(text[end+2:], ":") {
-			return "", "", false
-		}
-		return text[1 : end+1], strings.TrimSpace(text[end+3:]), true
-	}
-	if key, ok := strings.CutSuffix(text, ":"); ok {
-		return key, "", true
-	}
-	key, value, ok = strings.Cut(text, ": ")
-	return key, strings.TrimSpace(value), ok
-}
-
-func unquote(text string) string {
-	if n := len(text); n >= 2 && (text[0] == '"' || text[0] == '\'') && text[n-1] == text[0] {
-		return text[1 : n-1]
-	}
-	return text
 }

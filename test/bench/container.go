@@ -109,7 +109,7 @@ func (c *containers) asUser(args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(c.ctx, args[0], args[1:]...)
 	cmd.Env = []string{
 		"HOME=" + c.home, "PATH=" + os.Getenv("PATH"),
-		"XDG_RUNTIME_DIR=" + filepath.Join(c.home, "run"), "GANGWAY_STORE=" + c.store,
+		"GANGWAY_RUNTIME_DIR=" + filepath.Join(c.home, "run"), "GANGWAY_STORE=" + c.store,
 	}
 	cmd.Dir = "/"
 	if c.uid != os.Geteuid() {

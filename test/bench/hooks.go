@@ -270,7 +270,7 @@ func (c *containers) onMachine(tree *fakedriver.Tree, uid int, groups bool) *exe
 		exec setpriv --reuid $1 --regid $1 --clear-groups -- "$2" `+agentVerb, tree.Root, strconv.Itoa(uid), filepath.Join(c.bin, "bench"), strconv.FormatBool(groups))
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	if uid == 0 {
-		cmd.Env = append(cmd.Env, "GANGWAY_STORE="+filepath.Join(c.dir, "root-store"), "XDG_RUNTIME_DIR="+filepath.Join(c.dir, "root-run"))
+		cmd.Env = append(cmd.Env, "GANGWAY_STORE="+filepath.Join(c.dir, "root-store"), "GANGWAY_RUNTIME_DIR="+filepath.Join(c.dir, "root-run"))
 	}
 	return cmd
 }

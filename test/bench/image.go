@@ -98,16 +98,13 @@ func (b *bench) builtImage() (layout string, err error) {
 	return filepath.Join(dir, "layout"), nil
 }
 
-// forOrdinaryUser puts the program where another user may start it, and lets that
+// forOrdinaryUser puts the programs where another user may start them, and lets that
 // user into the scratch directory.
 func (b *bench) forOrdinaryUser() error {
-	program := filepath.Join(b.dir, "gangway")
-	raw, err := os.ReadFile(b.gangway)
-	if err != nil {
-		return err
-	}
-	b.gangway = program
-	return errors.Join(os.Chmod(b.dir, 0o755), os.WriteFile(program, raw, 0o755))
+	from := filepath.Dir(b.gangway)
+	b.gangway = filepath.Join(b.dir, "gangway")
+	return errors.Join(os.Chmod(b.dir, 0o755),
+		copyProgram(filepath.Join(from, "gangway"), b.gangway), copyProgram(filepath.Join(from, "gangwayd"), b.gangway+"d"))
 }
 
 // gangwayAs runs gangway with a store, as a user.

@@ -32,6 +32,7 @@ type bench struct {
 	boxes *containers // nil until the first part that needs them
 
 	slurmNodes, slurmJobs int // of the queue that Slurm's controller gets
+	clusterJobs           int // of a controller that is killed
 }
 
 // row is one line of the result.
@@ -45,6 +46,12 @@ func main() {
 		}
 		return
 	}
+	if len(os.Args) > 2 && os.Args[1] == loadVerb {
+		if err := load(os.Args[2:]); err != nil {
+			log.Fatalf("bench %s: %v", loadVerb, err)
+		}
+		return
+	}
 	b := bench{}
 	flag.StringVar(&b.gangway, "gangway", "bin/gangway", "the program to measure")
 	flag.IntVar(&b.rounds, "rounds", 3, "how often each pair is measured")
@@ -52,9 +59,10 @@ func main() {
 	flag.StringVar(&b.usr, "tree", "/usr", "the large tree to make images of")
 	flag.StringVar(&b.kind, "image-kind", "torch", "the image to pull: torch or small (test/images/build.sh)")
 	flag.StringVar(&b.images, "images", "", "where built images are kept, in DIR/KIND (default ~/.cache/gangway-bench/images)")
-	only := flag.String("only", "", "comma-separated parts: start, write, memory, splice, read, image, run, exec, rootfs, resident, together, hooks, sched")
+	only := flag.String("only", "", "comma-separated parts: start, write, memory, splice, read, image, run, exec, rootfs, resident, together, hooks, sched, cluster")
 	flag.IntVar(&b.slurmNodes, "slurm-nodes", 1000, "sched: nodes of the cluster that slurmctld gets")
 	flag.IntVar(&b.slurmJobs, "slurm-jobs", 10_000, "sched: jobs that wait on it; 0: leave slurmctld out")
+	flag.IntVar(&b.clusterJobs, "cluster-jobs", 100_000, "cluster: jobs that a controller has when it is killed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -89,6 +97,7 @@ func (b *bench) run(only string) error {
 		{"together", b.together},
 		{"hooks", b.hooks},
 		{"sched", b.sched},
+		{"cluster", b.cluster},
 	} {
 		if only != "" && !strings.Contains(","+only+",", ","+part.name+",") {
 			continue

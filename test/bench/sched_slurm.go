@@ -65,7 +65,8 @@ type slurmPeer struct {
 	dir   string
 	env   []string
 	ctl   *exec.Cmd
-	log   bytes.Buffer // to be looked at when it has ended
+	nodes []*exec.Cmd  // slurmd, where there are any
+	log   bytes.Buffer // to be looked at when all have ended
 }
 
 // slurmConf wants a port, a directory, the number of jobs and the last node. A cycle of
@@ -131,18 +132,37 @@ func (b *bench) startSlurm() (*slurmPeer, error) {
 		}
 	}
 	p.env = append(os.Environ(), "SLURM_CONF="+filepath.Join(p.dir, "slurm.conf"))
-	p.ctl = exec.CommandContext(b.ctx, "slurmctld", "-D", "-i")
-	p.ctl.Env, p.ctl.Stdout, p.ctl.Stderr = p.env, &p.log, &p.log
-	return p, p.ctl.Start()
+	return p, p.startController()
+}
+
+func (p *slurmPeer) startController() error {
+	p.ctl = p.command("slurmctld", "-D")
+	p.ctl.Stdout, p.ctl.Stderr = &p.log, &p.log
+	return p.ctl.Start()
 }
 
 func (p *slurmPeer) stop() error {
-	if err := p.ctl.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	all := []error{p.stopController()}
+	for _, node := range p.nodes {
+		all = append(all, interrupt(node))
+	}
+	return errors.Join(all...)
+}
+
+func (p *slurmPeer) stopController() error { return interrupt(p.ctl) }
+
+// interrupt ends a daemon, if it has not ended. How it ends says nothing about what was
+// measured.
+func interrupt(cmd *exec.Cmd) error {
+	if cmd.ProcessState != nil {
+		return nil
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	end := time.AfterFunc(30*time.Second, func() { _ = p.ctl.Process.Kill() })
+	end := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
 	defer end.Stop()
-	_ = p.ctl.Wait() // how it ends says nothing about what was measured
+	_ = cmd.Wait()
 	return nil
 }
 
@@ -151,10 +171,16 @@ func (p *slurmPeer) tail() string {
 	return strings.Join(lines[max(len(lines)-5, 0):], "\n")
 }
 
-// ask runs one of Slurm's commands.
+// command is one of Slurm's commands.
+func (p *slurmPeer) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(p.bench.ctx, name, args...)
+	cmd.Env, cmd.Dir = p.env, "/"
+	return cmd
+}
+
+// ask runs one of Slurm's commands, and returns its output.
 func (p *slurmPeer) ask(args ...string) (string, error) {
-	cmd := exec.CommandContext(p.bench.ctx, args[0], args[1:]...)
-	cmd.Env = p.env
+	cmd := p.command(args[0], args[1:]...)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	text, err := cmd.Output()
@@ -234,6 +260,17 @@ func (p *slurmPeer) measure(fill, wait []queued) (looked, error) {
 
 // submit hands jobs in, 16 at a time.
 func (p *slurmPeer) submit(list []queued) error {
+	return p.sbatch(len(list), func(i int) []string {
+		q := list[i]
+		return []string{
+			"-N", strconv.Itoa(q.nodes), "--ntasks-per-node=1",
+			"--gres=gpu:" + strconv.Itoa(q.gpus), "-t", strconv.Itoa(q.minutes),
+		}
+	})
+}
+
+// sbatch submits n jobs of "true", 16 at a time, with options of each.
+func (p *slurmPeer) sbatch(n int, options func(i int) []string) error {
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	errs := make([]error, 16)
@@ -241,12 +278,10 @@ func (p *slurmPeer) submit(list []queued) error {
 		wg.Go(func() {
 			for errs[w] == nil {
 				i := int(next.Add(1)) - 1
-				if i >= len(list) {
+				if i >= n {
 					return
 				}
-				q := list[i]
-				_, errs[w] = p.ask("sbatch", "-Q", "-o", "/dev/null", "-N", strconv.Itoa(q.nodes), "--ntasks-per-node=1",
-					"--gres=gpu:"+strconv.Itoa(q.gpus), "-t", strconv.Itoa(q.minutes), "--wrap=true")
+				_, errs[w] = p.ask(append(append([]string{"sbatch", "-Q", "-o", "/dev/null"}, options(i)...), "--wrap=true")...)
 			}
 		})
 	}

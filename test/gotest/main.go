@@ -34,11 +34,11 @@ func main() {
 // run runs go test with args and writes its report to w. The code is go test's.
 func run(args []string, w io.Writer) (code int, err error) {
 	show := regexp.MustCompile(`^$`)
-	if len(args) > 1 && args[0] == "-show" {
-		if show, err = regexp.Compile(args[1]); err != nil {
+	if i := slices.Index(args, "-show"); i >= 0 && i+1 < len(args) {
+		if show, err = regexp.Compile(args[i+1]); err != nil {
 			return 2, err
 		}
-		args = args[2:]
+		args = slices.Delete(slices.Clone(args), i, i+2)
 	}
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr

@@ -41,7 +41,7 @@ func TestCrash(t *testing.T) { fmt.Println("last words"); os.Exit(3) }
 	t.Chdir(dir)
 
 	var out strings.Builder
-	code, err := run([]string{"-show", "^TestShown$", "./..."}, &out)
+	code, err := run([]string{"-timeout", "5m", "-show", "^TestShown$", "./..."}, &out)
 	if err != nil || code != 1 {
 		t.Errorf("exit %d, %v; want 1", code, err)
 	}

@@ -133,7 +133,7 @@ func (t *test) command(name string, args ...string) *exec.Cmd {
 	cmd.Dir = "/"
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(t.dir, "home"), "TMPDIR=" + filepath.Join(t.dir, "tmp"),
-		"XDG_RUNTIME_DIR=" + filepath.Join(t.dir, "run"), "GANGWAY_STORE=" + filepath.Join(t.dir, "home", "store"),
+		"GANGWAY_RUNTIME_DIR=" + filepath.Join(t.dir, "run"), "GANGWAY_STORE=" + filepath.Join(t.dir, "home", "store"),
 	}
 	if path := libraryPath(t.nvidiaRoot); path != "" {
 		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+path)

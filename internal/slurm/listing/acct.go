@@ -1,10 +1,8 @@
 package listing
 
 import (
-	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,21 +17,15 @@ type Acct struct {
 	Version, Help, Usage  bool
 	HelpFormat            bool
 	Script, Environment   bool // -B, --env-vars
-	allocations, noHeader bool
-	parsable, truncate    bool
+	allocations, truncate bool
 	expand                bool // --array: waiting tasks one by one
-	trailing              bool // --parsable ends lines with the delimiter
-	delimiter             string
-	fields                []acctColumn
+	table                 table[record]
 	steps                 []stepFilter
 	NoConvert             bool
+	Clusters              []string // -M; nil: not said
 	Unit                  byte
 	stateSet              bool
-}
-
-type acctColumn struct {
-	field *acctField
-	width int // below 0: left-justified
+	filters               []func(*api.Job) bool // all of which let a job through
 }
 
 var acctFlags = []slurm.Flag{
@@ -100,7 +92,9 @@ const (
 	acctLong    = "jobid,jobidraw,jobname,partition,maxvmsize,maxvmsizenode,maxvmsizetask,avevmsize,maxrss,maxrssnode,maxrsstask,averss," +
 		"maxpages,maxpagesnode,maxpagestask,avepages,mincpu,mincpunode,mincputask,avecpu,ntasks,alloccpus,elapsed,state,exitcode," +
 		"avecpufreq,reqcpufreqmin,reqcpufreqmax,reqcpufreqgov,reqmem,consumedenergy,maxdiskread,maxdiskreadnode,maxdiskreadtask," +
-		"avediskread,maxdiskwrite,maxdiskwritenode,maxdiskwritetask,avediskwrite,reqtres,alloctres"
+		"avediskread,maxdiskwrite,maxdiskwritenode,maxdiskwritetask,avediskwrite,reqtres,alloctres," +
+		"tresusageinave,tresusageinmax,tresusageinmaxnode,tresusageinmaxtask,tresusageinmin,tresusageinminnode," +
+		"tresusageinmintask,tresusageintot,tresusageoutmax,tresusageoutmaxnode,tresusageoutmaxtask,tresusageoutave,tresusageouttot"
 )
 
 type acctReader struct {
@@ -111,6 +105,7 @@ type acctReader struct {
 	everybody, usersGiven bool
 	root                  bool
 	formatSet             bool
+	least, most           job.Duration // time limits; 0: not said
 }
 
 // ParseAcct reads sacct's command line, without the program's name, and its environment.
@@ -123,7 +118,7 @@ func ParseAcct(args []string, getenv func(string) string, people People, root bo
 	if len(operands) > 0 {
 		return nil, &slurm.Refusal{Lines: []string{"Unknown arguments:", " " + strings.Join(operands, "\n ")}, Plain: true, Code: 1}
 	}
-	r := &acctReader{q: &Acct{delimiter: "|"}, people: people, now: now, root: root, format: acctDefault}
+	r := &acctReader{q: &Acct{table: table[record]{delimiter: "|"}}, people: people, now: now, root: root, format: acctDefault}
 	if f := getenv("SACCT_FORMAT"); f != "" {
 		r.format = f
 	}
@@ -135,6 +130,7 @@ func ParseAcct(args []string, getenv func(string) string, people People, root bo
 	if err := r.columns(); err != nil {
 		return nil, err
 	}
+	r.limits()
 	return r.q, r.window()
 }
 
@@ -151,12 +147,14 @@ func (r *acctReader) option(name, value string) error {
 		q.Script = true
 	case "env-vars":
 		q.Environment = true
+	case "cluster", "clusters":
+		q.Clusters = words(value)
 	case "brief":
 		r.add(acctBrief)
 	case "long":
 		r.add(acctLong)
 	case "delimiter":
-		q.delimiter = value
+		q.table.delimiter = value
 	case "endtime":
 		r.end = value
 	case "starttime":
@@ -184,11 +182,13 @@ func (r *acctReader) option(name, value string) error {
 		}
 		q.Query.Nodes = names
 	case "noheader":
-		q.noHeader = true
+		q.table.noHeader = true
+	case "gid", "group", "qos", "reason", "constraints", "timelimit-min", "timelimit-max", "nnodes", "ncpus":
+		return r.filter(name, value)
 	case "parsable":
-		q.parsable, q.trailing = true, true
+		q.table.parsable, q.table.trailing = true, true
 	case "parsable2":
-		q.parsable, q.trailing = true, false
+		q.table.parsable, q.table.trailing = true, false
 	case "partition":
 		q.Query.Partitions = words(value)
 	case "state":
@@ -196,16 +196,20 @@ func (r *acctReader) option(name, value string) error {
 	case "truncate":
 		q.truncate = true
 	case "user", "uid":
-		r.users(value)
+		return r.users(value)
 	case "units":
 		if !strings.Contains("KMGTP", strings.ToUpper(value)) || len(value) != 1 {
-			return &slurm.Refusal{Lines: []string{"fatal: Invalid unit type " + value}, Code: 1}
+			return &slurm.Refusal{Code: 1, Lines: []string{
+				"error: Invalid unit type '" + value + "'. Possible options are 'KMGTP'", "fatal: Invalid unit type",
+			}}
 		}
 		q.Unit = strings.ToUpper(value)[0]
 	case "array":
 		q.expand = true
-	case "allclusters", "duplicates", "federation", "local", "verbose", "cluster", "clusters", "use-local-uid", "whole-hetjob":
-		// One cluster, all of whose jobs are shown, as they ran last.
+	case "duplicates":
+		q.Query.Attempts = true
+	case "allclusters", "federation", "local", "verbose", "use-local-uid", "whole-hetjob":
+		// There is one cluster, and there are no heterogeneous jobs.
 	default:
 		return unsupported(name)
 	}
@@ -220,34 +224,29 @@ func (r *acctReader) add(format string) {
 	r.format, r.formatSet = format, true
 }
 
-func (r *acctReader) users(value string) {
+func (r *acctReader) users(value string) error {
 	r.usersGiven = true
 	for _, word := range words(value) {
-		r.q.Query.Users = append(r.q.Query.Users, or(r.people.Lookup(word), word))
+		name := r.people.Lookup(word)
+		if name == "" && strings.Trim(word, "0123456789") != "" {
+			return refuse("Invalid user id: %s", word)
+		}
+		r.q.Query.Users = append(r.q.Query.Users, or(name, word))
 	}
+	return nil
 }
 
 // ids reads jobs and steps: 5,3_2,7.0,8.batch.
 func (r *acctReader) ids(value string) error {
-	for _, word := range splitIDs(value) {
-		head, tail, dotted := strings.Cut(word, ".")
-		head, _, _ = strings.Cut(head, "+")
-		ids, err := ParseJobIDs(head)
-		if err != nil || len(ids) != 1 {
-			return &slurm.Refusal{Lines: []string{"fatal: Bad job/step specified: " + word}, Code: 1}
-		}
-		f := stepFilter{job: ids[0]}
-		if dotted {
-			step, err := job.ParseStepID(tail)
-			if err != nil {
-				return &slurm.Refusal{Lines: []string{"fatal: Bad job/step specified: " + word}, Code: 1}
-			}
-			f.step = &step
-		}
+	all, err := parseTargets([]string{value})
+	if err != nil {
+		return err
+	}
+	for _, f := range all {
 		r.q.steps = append(r.q.steps, f)
 		r.q.expand = r.q.expand || f.job.Tasks != nil
-		if !slices.Contains(r.q.Query.IDs, ids[0].Job) {
-			r.q.Query.IDs = append(r.q.Query.IDs, ids[0].Job)
+		if !slices.Contains(r.q.Query.IDs, f.job.Job) {
+			r.q.Query.IDs = append(r.q.Query.IDs, f.job.Job)
 		}
 	}
 	return nil
@@ -265,41 +264,17 @@ func (r *acctReader) states(value string) error {
 	return nil
 }
 
+// columns reads the format, in which "all" is every field.
 func (r *acctReader) columns() error {
 	for word := range strings.SplitSeq(r.format, ",") {
-		name, size, sized := strings.Cut(strings.TrimSpace(word), "%")
-		if name == "" {
-			continue
-		}
-		if strings.EqualFold(name, "all") {
-			for i := range acctFields {
-				r.q.fields = append(r.q.fields, acctColumn{&acctFields[i], acctFields[i].width})
+		if !strings.EqualFold(strings.TrimSpace(word), "all") {
+			if err := r.q.table.columns(acctFields, word); err != nil {
+				return err
 			}
 			continue
 		}
-		f := findAcct(name)
-		if f == nil {
-			return refuse("Invalid field requested: %q", name)
-		}
-		c := acctColumn{f, f.width}
-		if n, err := strconv.Atoi(size); sized && err == nil && n != 0 && n > -10000 && n < 10000 {
-			c.width = n
-		}
-		r.q.fields = append(r.q.fields, c)
-	}
-	return nil
-}
-
-// findAcct finds a field by its name, or the first that begins so.
-func findAcct(name string) *acctField {
-	for i := range acctFields {
-		if strings.EqualFold(acctFields[i].name, name) {
-			return &acctFields[i]
-		}
-	}
-	for i := range acctFields {
-		if len(acctFields[i].name) > len(name) && strings.EqualFold(acctFields[i].name[:len(name)], name) {
-			return &acctFields[i]
+		for i := range acctFields {
+			r.q.table.fields = append(r.q.table.fields, tableColumn[record]{&acctFields[i], acctFields[i].width})
 		}
 	}
 	return nil
@@ -330,7 +305,10 @@ func (r *acctReader) window() error {
 		*side.into = at
 	}
 	if q.Query.Until != 0 && q.Query.Since > q.Query.Until {
-		return &slurm.Refusal{Lines: []string{"fatal: Start time (" + r.start + ") requested is after end time (" + r.end + ")."}, Code: 1}
+		at := func(t job.Time) string {
+			return time.UnixMilli(int64(t)).In(r.now.Location()).Format("2006-01-02T15:04:05")
+		}
+		return refuse("Start time (%s) requested is after end time (%s).", at(q.Query.Since), at(q.Query.Until))
 	}
 	switch {
 	case !r.usersGiven && !r.everybody && !r.root && len(q.steps) == 0:
@@ -361,18 +339,19 @@ type record struct {
 
 // Print writes jobs and steps.
 func (q *Acct) Print(w io.Writer, v *View, past []api.Past) error {
-	if !q.noHeader {
-		if err := q.header(w); err != nil {
-			return err
-		}
+	if err := q.table.header(w); err != nil {
+		return err
 	}
 	if !q.expand {
 		past = Gather(past)
 	}
 	for i := range past {
 		p := &past[i]
+		if slices.ContainsFunc(q.filters, func(let func(*api.Job) bool) bool { return !let(&p.Job) }) {
+			continue
+		}
 		if q.wants(p, nil) {
-			if err := q.row(w, v, &record{&p.Job, p, nil}); err != nil {
+			if err := q.table.row(w, v, &record{&p.Job, p, nil}); err != nil {
 				return err
 			}
 		}
@@ -381,7 +360,7 @@ func (q *Acct) Print(w io.Writer, v *View, past []api.Past) error {
 		}
 		for n := range p.Steps {
 			if q.wants(p, &p.Steps[n]) {
-				if err := q.row(w, v, &record{&p.Job, p, &p.Steps[n]}); err != nil {
+				if err := q.table.row(w, v, &record{&p.Job, p, &p.Steps[n]}); err != nil {
 					return err
 				}
 			}
@@ -428,63 +407,5 @@ func (q *Acct) wants(p *api.Past, s *api.Step) bool {
 	})
 }
 
-func (q *Acct) header(w io.Writer) error {
-	var names, dashes []byte
-	for i, c := range q.fields {
-		if q.parsable {
-			names = q.part(names, c.field.name, i)
-			continue
-		}
-		width, right := max(c.width, -c.width), c.width > 0
-		names = append(pad(names, c.field.name, width, right, false), ' ')
-		dashes = append(append(dashes, strings.Repeat("-", width)...), ' ')
-	}
-	lines := append(names, '\n')
-	if !q.parsable {
-		lines = append(append(lines, dashes...), '\n')
-	}
-	_, err := w.Write(lines)
-	return err
-}
-
-// part appends a text and the delimiter, which the last one may have to do without.
-func (q *Acct) part(b []byte, text string, i int) []byte {
-	b = append(b, text...)
-	if i < len(q.fields)-1 || q.trailing {
-		b = append(b, q.delimiter...)
-	}
-	return b
-}
-
-func (q *Acct) row(w io.Writer, v *View, r *record) error {
-	var b []byte
-	for i, c := range q.fields {
-		text := c.field.text(v, r)
-		if q.parsable {
-			b = q.part(b, text, i)
-			continue
-		}
-		width, right := max(c.width, -c.width), c.width > 0
-		if len(text) > width {
-			text = text[:width-1] + "+"
-		}
-		b = append(pad(b, text, width, right, false), ' ')
-	}
-	_, err := w.Write(append(b, '\n'))
-	return err
-}
-
 // Fields writes the names of all fields, four a line.
-func (q *Acct) Fields(w io.Writer) error {
-	var b strings.Builder
-	for i := range acctFields {
-		fmt.Fprintf(&b, "%-19s", acctFields[i].name)
-		if i%4 == 3 || i == len(acctFields)-1 {
-			b.WriteByte('\n')
-		} else {
-			b.WriteByte(' ')
-		}
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
+func (q *Acct) Fields(w io.Writer) error { return fieldNames(w, acctFields) }

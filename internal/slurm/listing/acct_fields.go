@@ -11,13 +11,6 @@ import (
 	"github.com/gangway-hpc/gangway/internal/slurm"
 )
 
-// acctField is a column of sacct.
-type acctField struct {
-	name  string
-	width int // below 0: left-justified
-	text  func(v *View, r *record) string
-}
-
 // blank is a field of what is not measured or does not exist here; Slurm's are empty too
 // where a plugin is missing.
 func blank(*View, *record) string { return "" }
@@ -26,7 +19,7 @@ func zero(*View, *record) string { return "0" }
 
 // acctFields are sacct's, with Slurm 22.05's widths; AllocGRES and ReqGRES, which that
 // has no more, as they were.
-var acctFields = []acctField{
+var acctFields = []tableField[record]{
 	{"Account", 10, func(_ *View, r *record) string { return r.job.Account }},
 	{"AdminComment", 15, blank},
 	{"AllocCPUS", 10, func(_ *View, r *record) string { return strconv.Itoa(r.cpus()) }},
@@ -185,6 +178,32 @@ var acctFields = []acctField{
 		u := r.usage()
 		return cpuTime(int64(u.User + u.System))
 	}},
+	{"TRESUsageInAve", 14, func(_ *View, r *record) string {
+		return r.ofStep(func(u *job.Usage) string { return spent((u.User+u.System)/r.tasks(), u.Read/int64(r.tasks())) })
+	}},
+	{"TRESUsageInMax", 14, func(_ *View, r *record) string {
+		return r.ofStep(func(u *job.Usage) string { return "mem=" + strconv.FormatInt(u.MaxRSS>>10, 10) + "K" })
+	}},
+	{"TRESUsageInMaxNode", 18, blank},
+	{"TRESUsageInMaxTask", 18, blank},
+	{"TRESUsageInMin", 14, blank},
+	{"TRESUsageInMinNode", 18, blank},
+	{"TRESUsageInMinTask", 18, blank},
+	{"TRESUsageInTot", 14, func(_ *View, r *record) string {
+		return r.ofStep(func(u *job.Usage) string { return spent(u.User+u.System, u.Read) })
+	}},
+	{"TRESUsageOutAve", 15, func(_ *View, r *record) string {
+		return r.ofStep(func(u *job.Usage) string { return written(u.Write / int64(r.tasks())) })
+	}},
+	{"TRESUsageOutMax", 15, blank},
+	{"TRESUsageOutMaxNode", 19, blank},
+	{"TRESUsageOutMaxTask", 19, blank},
+	{"TRESUsageOutMin", 15, blank},
+	{"TRESUsageOutMinNode", 19, blank},
+	{"TRESUsageOutMinTask", 19, blank},
+	{"TRESUsageOutTot", 15, func(_ *View, r *record) string {
+		return r.ofStep(func(u *job.Usage) string { return written(u.Write) })
+	}},
 	{"UID", 6, func(_ *View, r *record) string { return r.ofJob(number(r.job.UID)) }},
 	{"User", 9, func(v *View, r *record) string { return r.ofJob(v.jobUser(r.job)) }},
 	{"UserCPU", 10, func(_ *View, r *record) string { return cpuTime(int64(r.usage().User)) }},
@@ -208,6 +227,16 @@ func (r *record) ofStep(text func(*job.Usage) string) string {
 	}
 	return text(&r.step.Usage)
 }
+
+// spent and written are what TRESUsage says of processor time and of bytes.
+func spent(cpu job.Duration, read int64) string {
+	return "cpu=" + slurm.FormatTime(cpu/job.Second*job.Second) + ",fs/disk=" + strconv.FormatInt(read, 10)
+}
+
+func written(bytes int64) string { return "fs/disk=" + strconv.FormatInt(bytes, 10) }
+
+// tasks is how many a step has, at least one.
+func (r *record) tasks() job.Duration { return job.Duration(max(1, r.step.Tasks)) }
 
 // perTask is the mean of what the tasks of a step used.
 func (r *record) perTask(value func(*job.Usage) int64, text func(int64) string) string {
@@ -295,7 +324,12 @@ func (r *record) state() string {
 		state = r.step.State
 	}
 	if state == job.CancelledState && r.step == nil {
-		return "CANCELLED by " + number(r.job.UID)
+		switch {
+		case r.job.Requeued:
+			return "REQUEUED"
+		case r.job.CancelledBy != "":
+			return "CANCELLED by " + r.job.CancelledBy
+		}
 	}
 	if state == job.Completing {
 		return "RUNNING"

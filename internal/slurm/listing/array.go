@@ -71,6 +71,15 @@ func Merge(jobs []api.Job) []api.Job {
 	return kept
 }
 
+// TaskList writes tasks of an array in the way in which they are named: 0-3,7.
+func TaskList(tasks []uint32) string {
+	ranges := make([]job.Range, len(tasks))
+	for i, task := range tasks {
+		ranges[i] = job.Range{First: task, Last: task, Step: 1}
+	}
+	return taskList(ranges)
+}
+
 // taskList writes numbers as Slurm does: with a step if all are so far apart, and are
 // many, else as ranges.
 func taskList(ranges []job.Range) string {

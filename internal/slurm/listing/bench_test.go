@@ -11,7 +11,7 @@ import (
 	"github.com/gangway-hpc/gangway/internal/slurm/listing"
 )
 
-// BenchmarkQueue is squeue with 10,000 jobs, from the answer's bytes to the last line.
+// BenchmarkQueue is what squeue does with 10,000 jobs, from the answer's bytes to the last line.
 func BenchmarkQueue(b *testing.B) {
 	jobs := make([]*api.Job, 10000)
 	for i := range jobs {
@@ -29,15 +29,34 @@ func BenchmarkQueue(b *testing.B) {
 		b.Fatal(err)
 	}
 	v := &listing.View{Zone: time.UTC, BitstrLen: 64, Now: 1795256779999}
-	for b.Loop() {
-		page, err := api.ParsePacked(text)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := q.Print(io.Discard, v, q.Select(v, page.Items)); err != nil {
-			b.Fatal(err)
-		}
+	page, err := api.ParsePacked(text)
+	if err != nil {
+		b.Fatal(err)
 	}
+	selected := q.Select(v, page.Items)
+	b.Run("read", func(b *testing.B) {
+		b.SetBytes(int64(len(text)))
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := api.ParsePacked(text); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("choose and sort", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			q.Select(v, page.Items)
+		}
+	})
+	b.Run("write", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := q.Print(io.Discard, v, selected); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }
 
 // people are two users.
@@ -52,5 +71,7 @@ func (people) Lookup(text string) string {
 	}
 	return ""
 }
+
+func (people) Group(text string) (uint32, bool) { return 7, text == "team" || text == "7" }
 
 func (people) Me() string { return "alice" }

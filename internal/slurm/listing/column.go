@@ -2,7 +2,6 @@ package listing
 
 import (
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 )
@@ -58,7 +57,7 @@ type Format[T any] struct {
 
 // FormatError are parts of a format that are no fields.
 type FormatError struct {
-	Kind string // job, job_step, node
+	Kind string // job, job step, node
 	Part string
 }
 
@@ -84,12 +83,12 @@ func ParseShort[T any](fields []Field[T], kind, text string) (Format[T], []error
 			continue
 		}
 		if strings.HasPrefix(token, "all") {
-			f.columns = append(f.columns, allColumns(fields)...)
+			f.columns = append(f.columns, allColumns(fields, kind)...)
 			continue
 		}
 		c, letter := parseToken[T](token)
 		if c.field = letterField(fields, letter); c.field == nil {
-			errs = append(errs, &FormatError{kind, string(rune(letter))})
+			errs = append(errs, &FormatError{kind, strings.Trim(string(rune(letter)), "\x00")})
 			c = column[T]{suffix: "%" + token}
 		}
 		f.columns = append(f.columns, c)
@@ -110,7 +109,7 @@ func parseToken[T any](token string) (c column[T], letter byte) {
 	}
 	c.width, _ = strconv.Atoi(token[begin:min(i, begin+4)])
 	if i == len(token) {
-		return c, ' '
+		return c, 0
 	}
 	c.suffix = token[i+1:]
 	return c, token[i]
@@ -125,18 +124,31 @@ func letterField[T any](fields []Field[T], letter byte) *Field[T] {
 	return nil
 }
 
-func allColumns[T any](fields []Field[T]) []column[T] {
+// allColumns are those of all letters. sinfo has a blank behind those of capital ones.
+func allColumns[T any](fields []Field[T], kind string) []column[T] {
 	var all []column[T]
 	for i := range fields {
-		if fields[i].Letter != 0 {
-			all = append(all, column[T]{field: &fields[i], suffix: "|"})
+		if fields[i].Letter == 0 {
+			continue
 		}
+		c := column[T]{field: &fields[i], suffix: "|"}
+		if kind == nodeKind && fields[i].Letter < 'a' {
+			c.suffix = " |"
+		}
+		all = append(all, c)
 	}
-	if len(all) > 0 {
-		all[len(all)-1].suffix = ""
+	if n := len(all) - 1; n >= 0 {
+		all[n].suffix = strings.TrimSuffix(all[n].suffix, "|")
 	}
 	return all
 }
+
+// The kinds of formats, as errors name them.
+const (
+	jobKind  = "job"
+	stepKind = "job step"
+	nodeKind = "node"
+)
 
 // ParseLong reads a format of -O: "jobid:.18,name". Fields are 20 wide where no width is
 // given; a colon without one is as wide as the text.
@@ -144,11 +156,14 @@ func ParseLong[T any](fields []Field[T], kind, text string) (Format[T], []error)
 	f := Format[T]{long: true}
 	var errs []error
 	for token := range strings.SplitSeq(text, ",") {
+		if token == "" {
+			continue
+		}
 		name, form, sized := strings.Cut(token, ":")
 		name = plain(name)
 		c := column[T]{width: 20}
-		if name == "all" {
-			f.columns = append(f.columns, allColumns(fields)...)
+		if name == "all" && kind == nodeKind {
+			f.columns = append(f.columns, allColumns(fields, kind)...)
 			continue
 		}
 		if sized {
@@ -164,6 +179,9 @@ func ParseLong[T any](fields []Field[T], kind, text string) (Format[T], []error)
 			}
 		}
 		if c.field == nil {
+			if kind == nodeKind {
+				kind = jobKind // as Slurm says it
+			}
 			errs = append(errs, &FormatError{kind, token})
 			continue
 		}
@@ -174,7 +192,7 @@ func ParseLong[T any](fields []Field[T], kind, text string) (Format[T], []error)
 
 // plain is the name of a field without what its spellings differ in.
 func plain(name string) string {
-	return strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(strings.TrimSpace(name)))
+	return strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(name))
 }
 
 // uses says whether a format has any of the fields.
@@ -189,18 +207,17 @@ func (f *Format[T]) uses(names ...string) bool {
 	return false
 }
 
-// Heading writes the line of headings.
-func (f *Format[T]) Heading(w io.Writer) error {
-	return f.line(w, true, func(field *Field[T]) string { return field.Heading })
+// heading appends the line of headings.
+func (f *Format[T]) heading(b []byte) []byte {
+	return f.line(b, true, func(field *Field[T]) string { return field.Heading })
 }
 
-// Row writes x.
-func (f *Format[T]) Row(w io.Writer, v *View, x *T) error {
-	return f.line(w, false, func(field *Field[T]) string { return field.Text(v, x) })
+// row appends the line of x.
+func (f *Format[T]) row(b []byte, v *View, x *T) []byte {
+	return f.line(b, false, func(field *Field[T]) string { return field.Text(v, x) })
 }
 
-func (f *Format[T]) line(w io.Writer, heading bool, text func(*Field[T]) string) error {
-	b := make([]byte, 0, 256)
+func (f *Format[T]) line(b []byte, heading bool, text func(*Field[T]) string) []byte {
 	b = append(b, f.prefix...)
 	for i := range f.columns {
 		c := &f.columns[i]
@@ -210,8 +227,7 @@ func (f *Format[T]) line(w io.Writer, heading bool, text func(*Field[T]) string)
 		}
 		b = append(b, c.suffix...)
 	}
-	_, err := w.Write(append(b, '\n'))
-	return err
+	return append(b, '\n')
 }
 
 // pad appends text in a width, 0 being its own. Text that is longer is cut, unless whole.

@@ -15,6 +15,8 @@ type Control struct {
 	OneLine bool     // -o
 	Details bool     // -d
 	Quiet   bool     // -Q
+
+	Clusters []string // -M; nil: not said
 }
 
 var controlFlags = []slurm.Flag{
@@ -37,46 +39,53 @@ var controlFlags = []slurm.Flag{
 	{Long: "yaml", Argument: slurm.OptionalArgument},
 }
 
-// The words of scontrol, and how many letters of them are enough.
+// The words of scontrol, how many letters of them are enough, and how many words they take
+// behind them at least.
 var (
 	controlVerbs = []keyword{
-		{"help", 2},
-		{"hold", 3},
-		{"holdu", 5},
-		{"ping", 2},
-		{"release", 3},
-		{"requeue", 3},
-		{"requeuehold", 8},
-		{"show", 2},
-		{"uhold", 2},
-		{"update", 1},
-		{"version", 4},
-		{"wait_job", 1},
-		{"write", 2},
+		{"help", 2, 0},
+		{"hold", 3, 1},
+		{"holdu", 5, 1},
+		{"listpids", 1, 0},
+		{"ping", 2, 0},
+		{"release", 3, 1},
+		{"requeue", 3, 1},
+		{"requeuehold", 8, 1},
+		{"show", 3, 0},
+		{"uhold", 2, 1},
+		{"update", 1, 0},
+		{"version", 4, 0},
+		{"wait_job", 1, 1},
+		{"write", 2, 1},
 	}
 	controlEntities = []keyword{
-		{"config", 1},
-		{"hostlist", 5},
-		{"hostlistsorted", 9},
-		{"hostnames", 5},
-		{"jobs", 1},
-		{"nodes", 1},
-		{"partitions", 1},
-		{"steps", 1},
-		{"topology", 1},
-		{"licenses", 2},
-		{"reservations", 1},
+		{"aliases", 1, 0},
+		{"config", 1, 0},
+		{"hostlist", 5, 0},
+		{"hostlistsorted", 9, 0},
+		{"hostnames", 5, 0},
+		{"jobs", 1, 0},
+		{"licenses", 2, 0},
+		{"nodes", 1, 0},
+		{"partitions", 1, 0},
+		{"reservations", 1, 0},
+		{"steps", 1, 0},
+		{"topology", 1, 0},
 	}
 	controlAbsent = []string{
-		"abort", "cancel_reboot", "completing", "create", "delete", "errnumstr", "listpids", "notify", "pidinfo", "power", "reboot",
-		"reconfigure", "resume", "schedloglevel", "setdebug", "setdebugflags", "shutdown", "suspend", "takeover", "token", "top",
+		"abort", "cancel_reboot", "completing", "cluster", "create", "delete", "errnumstr", "fsdampeningfactor", "getaddrs", "notify", "pidinfo",
+		"power", "reboot", "reconfigure", "resume", "schedloglevel", "setdebug", "setdebugflags", "shutdown", "suspend", "takeover", "token", "top",
 	}
+	entitiesAbsent = []string{"assoc_mgr", "bbstat", "burstbuffer", "daemons", "dwstat", "federation", "frontend", "slurmd"}
+	// switches are words that are options, of which one command line has nothing.
+	controlSwitches = []string{"all", "details", "exit", "future", "hide", "local", "oneliner", "quiet", "quit", "verbose"}
 )
 
 // keyword is a word of which its first letters do.
 type keyword struct {
 	word string
 	min  int
+	args int
 }
 
 // match finds a word by its beginning, in any case; an exact one comes first.
@@ -97,7 +106,7 @@ func match(words []keyword, text string) string {
 
 // ParseControl reads scontrol's command line, without the program's name.
 func ParseControl(args []string) (*Control, error) {
-	given, words, err := slurm.Getopt(controlFlags, args, false)
+	given, operands, err := slurm.Getopt(controlFlags, args, false)
 	if err != nil {
 		return nil, err
 	}
@@ -114,23 +123,39 @@ func ParseControl(args []string) (*Control, error) {
 			return &Control{Verb: "help"}, nil
 		case "version":
 			return &Control{Verb: "version"}, nil
+		case "cluster", "clusters":
+			c.Clusters = words(g.Value)
 		case "json", "yaml", "uid", "sibling":
 			return nil, unsupported(name)
 		}
 	}
-	if len(words) == 0 {
+	if len(operands) == 0 {
 		return nil, refuse("scontrol without a command is interactive in Slurm, which Gangway does not support; try: scontrol --help")
 	}
-	c.Verb, c.Args = match(controlVerbs, words[0]), words[1:]
-	switch {
-	case c.Verb == "" && slices.Contains(controlAbsent, strings.ToLower(words[0])):
-		return nil, refuse("scontrol %s is not supported by Gangway", words[0])
+	return c, c.command(operands[0], operands[1:])
+}
+
+// command reads a verb and what is behind it.
+func (c *Control) command(verb string, args []string) error {
+	c.Verb, c.Args = match(controlVerbs, verb), args
+	switch word := strings.ToLower(verb); {
+	case c.Verb == "" && slices.Contains(controlAbsent, word):
+		return refuse("scontrol %s is not supported by Gangway", word)
+	case c.Verb == "" && slices.Contains(controlSwitches, word):
+		c.Verb = "nothing"
+		return nil
 	case c.Verb == "":
-		return nil, plainly("invalid keyword: %s", words[0])
-	case c.Verb == "show":
-		return c, c.entity()
+		return plainly("invalid keyword: %s", verb)
 	}
-	return c, nil
+	for _, k := range controlVerbs {
+		if k.word == c.Verb && len(args) < k.args {
+			return plainly("too few arguments for keyword:%s", verb)
+		}
+	}
+	if c.Verb == "show" {
+		return c.entity()
+	}
+	return nil
 }
 
 // entity reads what is to be shown: "show job 5", "show job=5".
@@ -144,7 +169,15 @@ func (c *Control) entity() error {
 		c.Args = append([]string{value}, c.Args...)
 	}
 	if c.Verb == "" {
+		for _, absent := range entitiesAbsent {
+			if len(word) > 2 && strings.HasPrefix(absent, strings.ToLower(word)) {
+				return refuse("scontrol show %s is not supported by Gangway", absent)
+			}
+		}
 		return plainly("invalid entity:%s for keyword:show ", word)
+	}
+	if len(c.Args) > 1 {
+		return plainly("too many arguments for keyword:show")
 	}
 	return nil
 }
@@ -164,17 +197,25 @@ func ControlUsage(w io.Writer) error {
   release JOB...                  the contrary
   requeue JOB...                  run jobs again from the beginning
   requeuehold JOB...              the same, and hold them
-  show config
+  listpids [JOB[.STEP] [NODE]]    the processes of steps
+  show aliases|config|licenses|reservations|topology
   show hostnames [LIST]           the names of a hostlist, a line each
   show hostlist NAMES             the contrary; hostlistsorted
   show job [JOB]
   show node [NODES]
   show partition [NAME]
   show step [JOB[.STEP]]
-  update JobId=JOB NAME=VALUE...  Comment is not kept; Nice, Priority, TimeLimit, Partition, JobName, NumNodes, ...
-  update NodeName=NODES State=DRAIN|RESUME|DOWN|UNDRAIN|FAIL Reason=TEXT
-  update PartitionName=NAME State=UP|DOWN|DRAIN|INACTIVE
+  update JobId=JOB KEY=VALUE...   Account ArrayTaskThrottle Comment Contiguous CPUs/Task Deadline Dependency ExcNodeList
+                                  Features Gres JobName Licenses MinMemoryCPU MinMemoryNode Nice NumCPUs NumNodes NumTasks
+                                  OverSubscribe Partition Priority QOS ReqNodeList Requeue StartTime TasksPerNode
+                                  TimeLimit[+|-] TimeMin
+  update NodeName=NODES State=DOWN|DRAIN|FAIL|RESUME|UNDRAIN Reason=TEXT
+  update PartitionName=NAME KEY=VALUE...
+                                  State Default Nodes MaxTime DefaultTime MaxNodes MinNodes PriorityTier PriorityJobFactor
+                                  OverSubscribe DefMemPerCPU DefMemPerNode AllowAccounts AllowGroups AllowQos DenyAccounts
+                                  DenyQos; until the configuration of the partition is another one
   ping
+  wait_job JOB                    until its nodes are ready
   write batch_script JOB [FILE]   FILE may be -
 `)
 	return err

@@ -16,8 +16,11 @@ import (
 type Info struct {
 	NoHeader, Version, Help, Usage bool
 	NoConvert                      bool
+	Clusters                       []string // -M; nil: not said
 	Dated                          bool
 	Warnings                       []error
+	Iterate                        int  // seconds between reports; 0: one
+	Reservations                   bool // -T
 
 	format     Format[Row]
 	text       string // the format, with # for what is as wide as needed
@@ -28,7 +31,7 @@ type Info struct {
 	dead       bool
 	partitions []string
 	nodes      []string
-	states     []string
+	states     [][]string // any of these, all of which a node is in; nil: all nodes
 	sorts      string
 }
 
@@ -88,9 +91,11 @@ func ParseInfo(args []string, getenv func(string) string) (*Info, error) {
 		return nil, refuse("Unrecognized option: %s", operands[0])
 	}
 	r := &infoReader{q: &Info{}}
-	for variable, option := range map[string]string{"SINFO_FORMAT": "format", "SINFO_PARTITION": "partition", "SINFO_SORT": "sort"} {
-		if value := getenv(variable); value != "" && !has(given, infoFlags, option) && !has(given, infoFlags, "Format") {
-			if err := r.option(option, value); err != nil {
+	for _, e := range []struct{ variable, option string }{
+		{"SINFO_FORMAT", "format"}, {"SINFO_PARTITION", "partition"}, {"SINFO_SORT", "sort"}, {"SLURM_CLUSTERS", "clusters"},
+	} {
+		if value := getenv(e.variable); value != "" && !has(given, infoFlags, e.option) { // -O comes behind it, and wins
+			if err := r.option(e.option, value); err != nil {
 				return nil, err
 			}
 		}
@@ -107,6 +112,8 @@ func ParseInfo(args []string, getenv func(string) string) (*Info, error) {
 func (r *infoReader) option(name, value string) error {
 	q := r.q
 	switch name {
+	case "cluster", "clusters":
+		q.Clusters = words(value)
 	case "dead":
 		q.dead = true
 	case "exact":
@@ -139,6 +146,12 @@ func (r *infoReader) option(name, value string) error {
 		q.nodes = append([]string{}, names...)
 	case "partition":
 		q.partitions = words(value)
+	case "iterate":
+		if q.Iterate = seconds1(value); q.Iterate == 0 {
+			return refuse("Error: invalid entry for --iterate=%s", value)
+		}
+	case "reservation":
+		q.Reservations = true
 	case "responding":
 		q.responding = true
 	case "sort":
@@ -154,29 +167,37 @@ func (r *infoReader) option(name, value string) error {
 	return nil
 }
 
+// infoStates are the words for states that sinfo takes.
+const infoStates = "unknown,down,idle,allocated,?,mixed,future,drain,drained,draining,no_respond,reserved,perfctrs,cloud,completing," +
+	"powering_down,powered_down,power_down,powering_up,fail,maint,reboot,reboot^,unknown"
+
+// states reads a list of states; of those between which there is &, a node is in all.
 func (r *infoReader) states(value string) error {
-	valid := []string{
-		"allocated", "idle", "mixed", "down", "drain", "drained", "draining", "fail", "future", "maint", "unknown", "completing",
-		"no_respond", "planned", "reserved", "suspect",
-	}
-	for word := range strings.FieldsFuncSeq(strings.ToLower(value), func(c rune) bool { return c == ',' || c == ' ' }) {
-		n := slices.IndexFunc(valid, func(name string) bool { return strings.HasPrefix(name, word) })
-		if i := slices.Index(valid, word); i >= 0 {
-			n = i
+	valid := append(strings.Split(infoStates, ","), "planned", "suspect")
+	r.q.states = [][]string{}
+	for list := range strings.SplitSeq(strings.ToLower(value), ",") {
+		var all []string
+		for word := range strings.SplitSeq(list, "&") {
+			n := slices.IndexFunc(valid, func(name string) bool { return strings.HasPrefix(name, word) })
+			if i := slices.Index(valid, word); i >= 0 {
+				n = i
+			}
+			switch {
+			case word == "":
+			case word == "all":
+				r.q.states = nil
+				return nil
+			case word == "drng":
+				all = append(all, "draining")
+			case n < 0:
+				return &slurm.Refusal{Code: 1, Lines: []string{fmt.Sprintf("error: Bad state string: %q", word), "error: valid states: " + infoStates}}
+			default:
+				all = append(all, valid[n])
+			}
 		}
-		switch {
-		case word == "all":
-			r.q.states = nil
-			continue
-		case word == "drng":
-			r.q.states = append(r.q.states, "draining")
-			continue
-		case n < 0:
-			return &slurm.Refusal{Code: 1, Lines: []string{
-				fmt.Sprintf("error: Bad state string: %q", word), "error: valid states: " + strings.Join(valid, ","),
-			}}
+		if all != nil {
+			r.q.states = append(r.q.states, all)
 		}
-		r.q.states = append(r.q.states, valid[n])
 	}
 	return nil
 }
@@ -186,7 +207,7 @@ func (r *infoReader) choose() {
 	q := r.q
 	switch {
 	case r.set && r.long != "":
-		q.format, q.Warnings = ParseLong(nodeFields, "node", r.long)
+		q.format, q.Warnings = ParseLong(nodeFields, nodeKind, r.long)
 		return
 	case r.set:
 		q.text = r.short
@@ -205,8 +226,8 @@ func (r *infoReader) choose() {
 	default:
 		q.text = "%#P %.5a %.10l %.6D %.6t %N"
 	}
-	q.Dated = r.longer && !r.set
-	q.format, q.Warnings = ParseShort(nodeFields, "node", strings.ReplaceAll(q.text, "#", "9"))
+	q.Dated = r.longer && !r.set || q.Iterate > 0
+	q.format, q.Warnings = ParseShort(nodeFields, nodeKind, strings.ReplaceAll(q.text, "#", "9"))
 	if r.set {
 		q.text = ""
 	}
@@ -339,18 +360,23 @@ func (q *Info) keeps(n *api.Node) bool {
 	case q.states == nil:
 		return true
 	}
-	state := strings.TrimRight(n.StateText, "*")
-	return slices.ContainsFunc(q.states, func(s string) bool {
-		switch s {
-		case "drain":
-			return strings.HasPrefix(state, "drain")
-		case "no_respond":
-			return silent
-		case "idle": // drained is a flag of idle nodes
-			return state == "idle" || state == "planned" || state == "drained" && n.State&job.NodeDown == 0
-		}
-		return s == longState(state)
+	return slices.ContainsFunc(q.states, func(all []string) bool {
+		return !slices.ContainsFunc(all, func(s string) bool { return !inState(n, s) })
 	})
+}
+
+// inState says whether a node is in a state, by its word.
+func inState(n *api.Node, state string) bool {
+	is := strings.TrimRight(n.StateText, "*")
+	switch state {
+	case "drain":
+		return strings.HasPrefix(is, "drain")
+	case "no_respond":
+		return strings.HasSuffix(n.StateText, "*")
+	case "idle": // drained is a flag of idle nodes
+		return is == "idle" || is == "planned" || is == "drained" && n.State&job.NodeDown == 0
+	}
+	return state == longState(is)
 }
 
 // order sorts rows: partitions as they are configured, states falling; or as -S says.

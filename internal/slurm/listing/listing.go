@@ -1,5 +1,5 @@
 // Package listing writes what the controller answers as Slurm's commands write it: squeue,
-// sinfo, sacct, and the records of "scontrol show". It knows their fields, formats,
+// sinfo, sacct, sstat, sdiag, and the records of "scontrol show". It knows their fields, formats,
 // filters and headings, and Slurm 22.05's texts for values.
 //
 // First use: a [View], and [ParseQueue], [ParseInfo] or [ParseAcct] of a command line,

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,7 +47,7 @@ func jobs() []api.Job {
 		},
 		{
 			ID: 14, Name: "gone", User: "alice", UID: 1000, Partition: "gpu", State: job.CancelledState, Reason: "None", Submit: noon - 60000,
-			Start: noon - 50000, End: noon - 40000, Nodes: 1, Tasks: 1, CPUs: 1, NodeList: []string{"n01"}, Signal: 9,
+			Start: noon - 50000, End: noon - 40000, Nodes: 1, Tasks: 1, CPUs: 1, NodeList: []string{"n01"}, Signal: 9, CancelledBy: "0",
 		},
 	}
 }
@@ -84,6 +85,7 @@ func queueText(t *testing.T, v *listing.View, getenv func(string) string, args .
 	if err != nil {
 		t.Fatalf("squeue %q: %v", args, err)
 	}
+	q.Query.Recent = true // jobs has some that have ended
 	var w bytes.Buffer
 	if err := q.Print(&w, v, q.Select(v, jobs())); err != nil {
 		t.Fatal(err)
@@ -190,6 +192,31 @@ func TestTaskLists(t *testing.T) {
 
 // TestRefusals: what cannot be read is refused in Slurm's words, and what is not supported
 // by name.
+// TestEnded: jobs that have ended are shown to those who ask for them, not to those who
+// only name them, as programs expect that wait until a job is gone.
+func TestEnded(t *testing.T) {
+	for args, want := range map[string]string{"-j 11,14": "11 ", "-j 11,14 -t all": "14 11 ", "-j 14": "", "-j 14 -t CA": "14 "} {
+		q, err := listing.ParseQueue(append([]string{"-h", "-o", "%i "}, strings.Fields(args)...), nothing, people{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answer []api.Job // as the controller has it
+		for _, j := range jobs() {
+			named := q.Query.IDs == nil || slices.Contains(q.Query.IDs, j.ID)
+			if named && (len(q.Query.States) == 0 || slices.Contains(q.Query.States, j.State.String())) {
+				answer = append(answer, j)
+			}
+		}
+		var w strings.Builder
+		if err := q.Print(&w, view(), q.Select(view(), answer)); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.ReplaceAll(w.String(), "\n", ""); got != want {
+			t.Errorf("squeue %s: %q, want %q", args, got, want)
+		}
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	queue := func(args []string) error { _, err := listing.ParseQueue(args, nothing, people{}); return err }
 	info := func(args []string) error { _, err := listing.ParseInfo(args, nothing); return err }
@@ -198,10 +225,6 @@ func TestRefusals(t *testing.T) {
 		return err
 	}
 	control := func(args []string) error { _, err := listing.ParseControl(args); return err }
-	update := func(args []string) error {
-		_, err := listing.ParseUpdate(args, time.UnixMilli(int64(noon)).UTC())
-		return err
-	}
 	for _, c := range []struct {
 		of   func([]string) error
 		args string
@@ -209,35 +232,43 @@ func TestRefusals(t *testing.T) {
 	}{
 		{queue, "-t foo", "error: Invalid job state specified: foo"},
 		{queue, "-j abc", "error: Invalid job id: abc"},
-		{queue, "-j 3_[x]", "error: Invalid job id: 3_[x]"},
+		{queue, "-j 3_[x]", "slurm_load_jobs error: Invalid job id specified"},
+		{queue, "-j 3.0", "slurm_load_jobs error: Invalid job id specified"},
 		{queue, "-s 3.nonsense", "error: Invalid job_step id: 3.nonsense"},
+		{queue, "-s x", "error: Invalid job_step id: x.??"},
+		{queue, "-t all,foo", "error: Invalid job state specified: all"},
 		{queue, "foo", "error: Unrecognized option: foo"},
-		{queue, "-S !", "error: Invalid sort specification: !"},
 		{queue, "-w n[", "error: Invalid node name n["},
-		{queue, "--iterate 5", "error: option --iterate is not supported by Gangway"},
+		{queue, "--iterate x", "error: --iterate=x\n"},
 		{queue, "--json", "error: option --json is not supported by Gangway"},
-		{queue, "-M all", "error: option --clusters is not supported by Gangway"},
 		{info, "-t foo", `error: Bad state string: "foo"`},
-		{info, "-i 5", "error: option --iterate is not supported by Gangway"},
+		{info, "-i 0", "error: Error: invalid entry for --iterate=0"},
 		{info, "foo", "error: Unrecognized option: foo"},
 		{acct, "-s foo", "fatal: unrecognized job state value 'foo'"},
 		{acct, "-o foo", `error: Invalid field requested: "foo"`},
 		{acct, "-j x", "fatal: Bad job/step specified: x"},
 		{acct, "-S foo", "Invalid time specification (pos=0): foo"},
-		{acct, "--units=Q", "fatal: Invalid unit type Q"},
+		{acct, "--units=Q", "error: Invalid unit type 'Q'. Possible options are 'KMGTP'"},
+		{acct, "-u nobody-of-this-name", "error: Invalid user id: nobody-of-this-name"},
+		{acct, "-g none", "error: Invalid group id: none"},
+		{acct, "-j 5.x", "fatal: Bad step specified: 5"},
+		{acct, "-k x", "fatal: Invalid time limit specification"},
+		{acct, "-i 4-2", `error: Invalid numeric value "4-2" for requested node range.`},
+		{acct, "-I x", `error: Invalid numeric value "x" for requested cpu range.`},
 		{acct, "-f file", "error: option --file is not supported by Gangway"},
-		{acct, "-S 2026-02-01 -E 2026-01-01", "fatal: Start time (2026-02-01) requested is after end time (2026-01-01)."},
+		{acct, "-S 2026-02-01 -E 2026-01-01", "error: Start time (2026-02-01T00:00:00) requested is after end time (2026-01-01T00:00:00)."},
 		{control, "foo", "invalid keyword: foo"},
 		{control, "show foo", "invalid entity:foo for keyword:show "},
 		{control, "show", "too few arguments for keyword:show"},
 		{control, "reboot n1", "error: scontrol reboot is not supported by Gangway"},
-		{update, "foo=bar", "No valid entity in update command"},
-		{update, "jobid=5 foo=bar", "Update of this parameter is not supported: foo=bar"},
-		{update, "jobid=5 timelimit=x", "Invalid input: timelimit=x"},
-		{update, "jobid=5 nodes", "Update of this parameter is not supported: nodes"},
-		{update, "nodename=n1 state=drain", "You must specify a reason when DOWNING or DRAINING a node. Request denied"},
-		{update, "nodename=n1 state=foo", "Invalid input: state=foo"},
-		{update, "partitionname=p state=foo", "Invalid input: state=foo"},
+		{control, "show assoc", "error: scontrol show assoc_mgr is not supported by Gangway"},
+		{control, "show burstbuffer", "error: scontrol show burstbuffer is not supported by Gangway"},
+		{control, "show node n1 n2", "too many arguments for keyword:show"},
+		{control, "top 5", "error: scontrol top is not supported by Gangway"},
+		{control, "suspend 5", "error: scontrol suspend is not supported by Gangway"},
+		{control, "create reservation nodes=n1", "error: scontrol create is not supported by Gangway"},
+		{control, "hold", "too few arguments for keyword:hold"},
+		{control, "wait_job", "too few arguments for keyword:wait_job"},
 	} {
 		err := c.of(strings.Fields(c.args))
 		var refusal *slurm.Refusal
@@ -258,7 +289,7 @@ func TestControl(t *testing.T) {
 		{"show j 5", "jobs", "5"},
 		{"show job=5", "jobs", "5"},
 		{"SHOW part", "partitions", ""},
-		{"sh nodes n1", "nodes", "n1"},
+		{"sho nodes n1", "nodes", "n1"},
 		{"hold 5 6", "hold", "5 6"},
 		{"-o -d show job", "jobs", ""},
 		{"requeuehold 5", "requeuehold", "5"},
@@ -268,29 +299,6 @@ func TestControl(t *testing.T) {
 		if err != nil || got.Verb != c.verb || strings.Join(got.Args, " ") != c.rest {
 			t.Errorf("scontrol %s: %+v, %v", c.args, got, err)
 		}
-	}
-}
-
-func TestUpdate(t *testing.T) {
-	words := "JobId=5,6 TimeLimit=+10 Nice=-3 Partition=a,b NumNodes=2-4 MinMemoryNode=2G Gres=gpu:h100:2 StartTime=now+1hour ReqNodeList=n[1-2] ArrayTaskThrottle=9 Requeue=1 Priority=77 Name=x"
-	u, err := listing.ParseUpdate(strings.Fields(words), time.UnixMilli(int64(noon)).UTC())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := job.Spec{TimeLimit: job.Hour, Array: &job.Array{Tasks: []job.Range{{First: 1, Last: 3, Step: 1}}}}
-	array := s.Array
-	for _, set := range u.Specs {
-		if err := set(&s); err != nil {
-			t.Error(err)
-		}
-	}
-	if s.TimeLimit != 70*job.Minute || s.Nice != -3 || strings.Join(s.Partitions, " ") != "a b" || s.MinNodes != 2 || s.MaxNodes != 4 ||
-		s.Memory != (job.Memory{MiB: 2048, Per: job.PerNode}) || s.GRES[0] != (job.GRESRequest{Name: "gpu", Type: "h100", Count: 2, Per: job.PerNode}) ||
-		s.Begin != noon.Add(job.Hour) || strings.Join(s.NodeList, " ") != "n1 n2" || s.Array.Throttle != 9 || !s.Requeue || *s.Priority != 77 || s.Name != "x" {
-		t.Errorf("%+v", s)
-	}
-	if array.Throttle != 0 {
-		t.Error("the array of the job before was changed")
 	}
 }
 
@@ -379,8 +387,19 @@ func TestRecord(t *testing.T) {
 	if err := view().StepRecord(&w, &s, &listing.Control{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := view().Config(&w, &api.Ping{Cluster: "test", Version: "1.2.3"}); err != nil {
+	cluster := api.Cluster{Name: "test", Version: "1.2.3", Began: noon, Licenses: []api.LicenseUse{{Name: "matlab", Total: 4, Used: 1}}, Network: job.Network{
+		Switches: []job.Switch{{Name: "top", Switches: []string{"s1", "s2"}}, {Name: "s1", Nodes: []string{"n2", "n1"}}, {Name: "s2", Nodes: []string{"n3"}}},
+	}}
+	if err := view().Config(&w, &cluster); err != nil {
 		t.Fatal(err)
+	}
+	for _, c := range []listing.Control{{}, {OneLine: true}, {Args: []string{"n3"}}, {Args: []string{"s1"}}} {
+		if err := listing.Topology(&w, &cluster.Network, &c); err != nil {
+			t.Fatal(err)
+		}
+		if err := listing.Licenses(&w, cluster.Licenses, &listing.Control{OneLine: c.OneLine}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	golden(t, "record.txt", w.String())
 }
@@ -408,4 +427,63 @@ func FuzzFormat(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// TestBadSort: what squeue cannot sort by it tells behind its headings, the last one of several.
+func TestBadSort(t *testing.T) {
+	for sort, key := range map[string]string{"!": "!", "xyz": "y", "i,q": "q", "-A": "A", "i j": " "} {
+		q, err := listing.ParseQueue([]string{"-o", "%i", "-S", sort}, nothing, people{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var w bytes.Buffer
+		err = q.Print(&w, view(), q.Select(view(), jobs()))
+		var refusal *slurm.Refusal
+		if !errors.As(err, &refusal) || refusal.Lines[0] != "error: Invalid sort specification: "+key || w.String() != "JOBID\n" {
+			t.Errorf("-S %s: %v, %q", sort, err, w.String())
+		}
+	}
+	if q, err := listing.ParseQueue([]string{"-s", "-S", "q"}, nothing, people{}); err != nil || q.PrintSteps(&bytes.Buffer{}, view(), nil) != nil {
+		t.Errorf("steps are not sorted by that, and nobody minds: %v", err)
+	}
+}
+
+// TestAcctFilters: sacct's filters that are this package's let just those jobs through.
+func TestAcctFilters(t *testing.T) {
+	all := []api.Past{
+		{Job: api.Job{ID: 1, GID: 7, QOS: "high", Limit: job.Hour, Nodes: 2, CPUs: 8, Constraint: "a&b", Reason: "TimeLimit"}},
+		{Job: api.Job{ID: 2, GID: 8, QOS: "low", Nodes: 4, CPUs: 64, Constraint: "[b|c]"}},
+	}
+	for args, want := range map[string]string{
+		"":              "1 2",
+		"-g team":       "1",
+		"-q low":        "2",
+		"-q low,high":   "1 2",
+		"-R TimeLimit":  "1",
+		"-R None":       "2",
+		"-C b":          "1 2",
+		"-C c,x":        "2",
+		"-k 60":         "1",
+		"-k 30":         "",
+		"-k 30 -K 90":   "1",
+		"-K UNLIMITED":  "1 2",
+		"-k UNLIMITED":  "2",
+		"-i 2":          "1",
+		"-i 2-4":        "1 2",
+		"-I 10-100":     "2",
+		"-i 2-4 -I 1-8": "1",
+	} {
+		q, err := listing.ParseAcct(strings.Fields("-n -P -X -a -o jobid "+args), nothing, people{}, true, time.UnixMilli(int64(noon)).UTC())
+		if err != nil {
+			t.Errorf("%s: %v", args, err)
+			continue
+		}
+		var w bytes.Buffer
+		if err := q.Print(&w, view(), all); err != nil {
+			t.Error(err)
+		}
+		if got := strings.Join(strings.Fields(w.String()), " "); got != want {
+			t.Errorf("sacct %s has %q, want %q", args, got, want)
+		}
+	}
 }

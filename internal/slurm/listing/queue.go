@@ -2,6 +2,7 @@ package listing
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -25,10 +26,17 @@ type Queue struct {
 	Dated    bool // the first line is the date
 
 	NoConvert bool
-	Warnings  []error // parts of the format that are no fields
+	Clusters  []string // -M; nil: not said
+	Warnings  []error  // parts of the format that are no fields
+
+	Iterate int // seconds between reports; 0: one
 
 	tasks  map[job.ID][]uint32 // tasks of arrays that were asked for; nil: all
 	all    bool                // states: all
+	nobody bool                // what was asked for does not exist here
+	qos    []string
+	lics   []string
+	badKey string // what cannot be sorted by
 	jobs   Format[api.Job]
 	steps  Format[Step]
 	sort   []sortKey
@@ -98,6 +106,8 @@ var queueFlags = []slurm.Flag{
 type People interface {
 	// Lookup returns the name of a user, given a name or a number; empty: there is none.
 	Lookup(text string) string
+	// Group returns the number of a group, given a name or a number.
+	Group(text string) (gid uint32, ok bool)
 	// Me is the name of the caller.
 	Me() string
 }
@@ -147,13 +157,25 @@ func ParseQueue(args []string, getenv func(string) string, people People) (*Queu
 		}
 	}
 	r.formats()
-	return r.q, r.sorting()
+	r.q.Query.Whole = r.q.Query.Whole || r.q.jobs.uses(ofSpec()...)
+	r.sorting()
+	return r.q, nil
+}
+
+// seconds1 is a number of seconds, at least one; 0: it is none.
+func seconds1(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0
+	}
+	return n
 }
 
 // queueEnviron are the variables that stand for options.
 var queueEnviron = []struct{ variable, option string }{
 	{"SQUEUE_ACCOUNT", "account"},
 	{"SQUEUE_ARRAY", "array"},
+	{"SQUEUE_ARRAY_UNIQUE", "array-unique"},
 	{"SQUEUE_FORMAT", "format"},
 	{"SQUEUE_FORMAT2", "Format"},
 	{"SQUEUE_LICENSES", "licenses"},
@@ -163,6 +185,7 @@ var queueEnviron = []struct{ variable, option string }{
 	{"SQUEUE_SORT", "sort"},
 	{"SQUEUE_STATES", "states"},
 	{"SQUEUE_USERS", "user"},
+	{"SLURM_CLUSTERS", "clusters"},
 }
 
 // has says whether an option was given.
@@ -175,6 +198,8 @@ func (r *queueReader) set(name, value string, bare bool) error {
 	switch name {
 	case "account":
 		q.Query.Accounts = words(value)
+	case "cluster", "clusters":
+		q.Clusters = words(value)
 	case "array", "array-unique":
 		q.Query.Tasks = true
 	case "format":
@@ -211,7 +236,16 @@ func (r *queueReader) set(name, value string, bare bool) error {
 	case "partition":
 		q.Query.Partitions = words(value)
 	case "qos":
-		return unsupported("qos")
+		q.qos = words(value)
+	case "licenses":
+		q.lics, q.Query.Whole = words(value), true
+	case "reservation":
+		q.nobody = true // there are none
+	case "iterate":
+		if q.Iterate = seconds1(value); q.Iterate == 0 {
+			return refuse("--iterate=%s\n", value)
+		}
+		q.Dated = true
 	case "sort":
 		r.sorts = value
 	case "start":
@@ -262,7 +296,7 @@ func (r *queueReader) users(value string) error {
 		name := r.people.Lookup(word)
 		if name == "" {
 			// Slurm says so, and shows nothing.
-			r.q.Warnings = append(r.q.Warnings, &slurm.UsageError{Text: "Invalid user: " + word})
+			r.q.Warnings = append(r.q.Warnings, &slurm.UsageError{Text: "Invalid user: " + word + "\n"})
 			name = word
 		}
 		names = append(names, name)
@@ -273,23 +307,33 @@ func (r *queueReader) users(value string) error {
 
 // states reads the names of states; all is any.
 func (r *queueReader) states(value string) error {
-	r.q.Query.States = nil
-	for _, word := range words(value) {
-		if strings.EqualFold(word, "all") {
-			r.q.all = true
-			continue
-		}
+	q := r.q
+	q.Query.States, q.Query.Recent, q.nobody = nil, true, false
+	if q.all = strings.EqualFold(value, "all"); q.all {
+		return nil
+	}
+	for word := range strings.SplitSeq(value, ",") {
 		name, ok := ParseState(word)
-		if !ok {
+		switch {
+		case word == "":
+		case !ok:
 			return stateError(word)
+		case known(name):
+			q.Query.States = append(q.Query.States, name)
 		}
-		r.q.Query.States = append(r.q.Query.States, name)
 	}
-	if r.q.all {
-		r.q.Query.States = nil
-	}
-	r.q.Query.Recent = true
+	q.nobody = q.Query.States == nil && strings.Trim(value, ",") != "" // no job is ever in these
 	return nil
+}
+
+// known says whether jobs can be in a state here.
+func known(name string) bool {
+	for s := job.Pending; s <= job.Preempted; s++ {
+		if s.String() == name {
+			return true
+		}
+	}
+	return false
 }
 
 func (r *queueReader) formats() {
@@ -301,14 +345,14 @@ func (r *queueReader) formats() {
 			format = r.short
 		}
 		if r.longSet {
-			q.steps, q.Warnings = ParseLong(stepFields, "job_step", r.long)
+			q.steps, q.Warnings = ParseLong(stepFields, stepKind, r.long)
 			return
 		}
-		q.steps, q.Warnings = ParseShort(stepFields, "job_step", format)
+		q.steps, q.Warnings = ParseShort(stepFields, stepKind, format)
 		return
 	case r.longSet:
 		var errs []error
-		q.jobs, errs = ParseLong(jobFields, "job", r.long)
+		q.jobs, errs = ParseLong(jobFields, jobKind, r.long)
 		q.Warnings = append(q.Warnings, errs...)
 		return
 	}
@@ -322,18 +366,24 @@ func (r *queueReader) formats() {
 		format, q.Dated = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R", true
 	}
 	var errs []error
-	q.jobs, errs = ParseShort(jobFields, "job", format)
+	q.jobs, errs = ParseShort(jobFields, jobKind, format)
 	q.Warnings = append(q.Warnings, errs...)
 }
 
-// sorting reads -S: letters of fields, with - before those that fall.
-func (r *queueReader) sorting() error {
+// unsorted are the letters of fields that squeue does not sort by.
+const unsorted = "akoqrswxyAEFKRWXYZ"
+
+// sorting reads -S: letters of fields, with - before those that fall. The last one that is none
+// is told when all is there that could be sorted, as Slurm does. Steps have their own order.
+func (r *queueReader) sorting() {
 	text := r.sorts
-	if text == "" {
+	switch {
+	case r.q.Steps:
+		return
+	case text == "" && r.q.Start:
+		text = "S,-p"
+	case text == "":
 		text = "P,t,-p"
-		if r.q.Start {
-			text = "S,-p"
-		}
 	}
 	falling := false
 	for _, c := range []byte(text) {
@@ -344,14 +394,13 @@ func (r *queueReader) sorting() error {
 			falling = false
 		case ',':
 		default:
-			if letterField(jobFields, c) == nil {
-				return refuse("Invalid sort specification: %c", c)
+			if letterField(jobFields, c) == nil || strings.IndexByte(unsorted, c) >= 0 {
+				r.q.badKey = string(rune(c))
 			}
 			r.q.sort = append(r.q.sort, sortKey{c, falling})
 			falling = false
 		}
 	}
-	return nil
 }
 
 // Select is what of the answer is to be shown, in its order.
@@ -365,13 +414,26 @@ func (q *Queue) Select(v *View, jobs []api.Job) []*api.Job {
 		if tasks, ok := q.tasks[arrayID(j)]; ok && (j.Array != nil || j.Waiting != nil) && !narrow(j, tasks) {
 			continue
 		}
+		if j.State.Done() && !q.Query.Recent || !q.wants(j) {
+			continue // named, but nobody asked for those that have ended
+		}
 		if q.Start && (j.State != job.Pending || !q.jobs.uses("starttime")) {
 			continue
 		}
 		kept = append(kept, j)
 	}
-	slices.SortFunc(kept, func(a, b *api.Job) int { return q.compare(v, a, b) })
+	if q.badKey == "" {
+		slices.SortFunc(kept, func(a, b *api.Job) int { return q.compare(v, a, b) })
+	}
 	return kept
+}
+
+// wants says whether a job is one of those that only this package tells apart.
+func (q *Queue) wants(j *api.Job) bool {
+	has := func(name string) bool {
+		return j.Spec != nil && slices.ContainsFunc(j.Spec.Licenses, func(l job.License) bool { return l.Name == name })
+	}
+	return !q.nobody && (q.qos == nil || slices.Contains(q.qos, j.QOS)) && (q.lics == nil || slices.ContainsFunc(q.lics, has))
 }
 
 // narrow keeps only some tasks of an array.
@@ -428,7 +490,7 @@ func compareJobs(v *View, letter byte, a, b *api.Job) int {
 	case 'M':
 		return cmp.Compare(v.used(a.Start, a.End), v.used(b.Start, b.End))
 	case 'S':
-		return cmp.Compare(known(startOf(a)), known(startOf(b)))
+		return cmp.Compare(timed(startOf(a)), timed(startOf(b)))
 	case 'U':
 		return cmp.Compare(a.UID, b.UID)
 	case 'V':
@@ -440,8 +502,8 @@ func compareJobs(v *View, letter byte, a, b *api.Job) int {
 	return cmp.Compare(f.Text(v, a), f.Text(v, b))
 }
 
-// known puts what has no time behind what has one.
-func known(t job.Time) job.Time {
+// timed puts what has no time behind what has one.
+func timed(t job.Time) job.Time {
 	if t == 0 {
 		return job.Never
 	}
@@ -450,6 +512,9 @@ func known(t job.Time) job.Time {
 
 // Print writes jobs.
 func (q *Queue) Print(w io.Writer, v *View, jobs []*api.Job) error {
+	if q.badKey != "" {
+		return errors.Join(printRows(w, v, &q.jobs, q.Dated, q.NoHeader, nil), refuse("Invalid sort specification: %s", q.badKey))
+	}
 	return printRows(w, v, &q.jobs, q.Dated, q.NoHeader, jobs)
 }
 
@@ -461,12 +526,14 @@ func printRows[T any](w io.Writer, v *View, f *Format[T], dated, noHeader bool, 
 				return err
 			}
 		}
-		if err := f.Heading(w); err != nil {
+		if _, err := w.Write(f.heading(nil)); err != nil {
 			return err
 		}
 	}
+	var line []byte
 	for _, row := range rows {
-		if err := f.Row(w, v, row); err != nil {
+		line = f.row(line[:0], v, row)
+		if _, err := w.Write(line); err != nil {
 			return err
 		}
 	}
@@ -479,94 +546,4 @@ func pointers[T any](list []T) []*T {
 		all[i] = &list[i]
 	}
 	return all
-}
-
-// stateError is that a word is no state of a job.
-func stateError(word string) error {
-	return &slurm.Refusal{Code: 1, Lines: []string{
-		"error: Invalid job state specified: " + word,
-		"error: Valid job states include: " + strings.Join(stateNames(), ","),
-	}}
-}
-
-// stateNames are the states that Slurm 22.05 knows.
-func stateNames() []string {
-	return []string{
-		"PENDING", "RUNNING", "SUSPENDED", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL",
-		"DEADLINE", "OUT_OF_MEMORY", "COMPLETING", "CONFIGURING", "RESIZING", "RESV_DEL_HOLD", "REQUEUED", "REQUEUE_FED",
-		"REQUEUE_HOLD", "REVOKED", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED",
-	}
-}
-
-// ParseState reads a state's long or short name, in any case.
-func ParseState(word string) (name string, ok bool) {
-	short := [...]string{
-		"PD", "R", "S", "CD", "CA", "F", "TO", "NF", "PR", "BF", "DL", "OOM", "CG", "CF", "RS", "RD", "RQ", "RF", "RH", "RV", "SI", "SE", "SO", "ST",
-	}
-	for i, name := range stateNames() {
-		if strings.EqualFold(word, name) || strings.EqualFold(word, short[i]) {
-			return name, true
-		}
-	}
-	return "", false
-}
-
-// JobIDs is a job, or tasks of an array.
-type JobIDs struct {
-	Job   job.ID
-	Tasks []uint32 // nil: all
-}
-
-// ParseJobIDs reads a list such as 5,3_2,7_[1-4].
-func ParseJobIDs(text string) ([]JobIDs, error) {
-	var all []JobIDs
-	for _, word := range splitIDs(text) {
-		head, tail, isTask := strings.Cut(word, "_")
-		id, err := strconv.ParseUint(head, 10, 32)
-		if err != nil || id == 0 {
-			return nil, refuse("Invalid job id: %s", word)
-		}
-		one := JobIDs{Job: job.ID(id)}
-		if isTask {
-			inner := strings.TrimSuffix(strings.TrimPrefix(tail, "["), "]")
-			names, err := slurm.Expand("[" + inner + "]")
-			if err != nil || inner == "" {
-				return nil, refuse("Invalid job id: %s", word)
-			}
-			for _, name := range names {
-				n, err := strconv.ParseUint(name, 10, 32)
-				if err != nil {
-					return nil, refuse("Invalid job id: %s", word)
-				}
-				one.Tasks = append(one.Tasks, uint32(n))
-			}
-		}
-		all = append(all, one)
-	}
-	return all, nil
-}
-
-// splitIDs splits at commas that are in no brackets.
-func splitIDs(text string) []string {
-	var all []string
-	depth, begin := 0, 0
-	for i := range len(text) + 1 {
-		switch {
-		case i < len(text) && text[i] == '[':
-			depth++
-		case i < len(text) && text[i] == ']':
-			depth--
-		case i == len(text) || depth <= 0 && (text[i] == ',' || text[i] == ' '):
-			if i > begin {
-				all = append(all, text[begin:i])
-			}
-			begin = i + 1
-		}
-	}
-	return all
-}
-
-// words splits at commas.
-func words(text string) []string {
-	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }

@@ -62,7 +62,7 @@ var jobFields = []Field[api.Job]{
 	{Letter: 'L', Name: "timeleft", Heading: "TIME_LEFT", Cut: CutWords, Text: func(v *View, j *api.Job) string { return v.jobLeft(j) }},
 	{Letter: 'M', Name: "timeused", Heading: "TIME", Cut: CutWords, Text: func(v *View, j *api.Job) string { return span(v.used(j.Start, j.End)) }},
 	{Letter: 'N', Name: "nodelist", Heading: "NODELIST", Cut: CutLong, Text: func(_ *View, j *api.Job) string { return slurm.Fold(j.NodeList) }},
-	same[api.Job]('O', "contiguous", "CONTIGUOUS", "0"),
+	{Letter: 'O', Name: "contiguous", Heading: "CONTIGUOUS", Text: func(_ *View, j *api.Job) string { return bit(j.Spec != nil && j.Spec.Contiguous) }},
 	{Letter: 'P', Name: "partition", Heading: "PARTITION", Text: func(_ *View, j *api.Job) string { return j.Partition }},
 	{Letter: 'Q', Name: "prioritylong", Heading: "PRIORITY", Text: func(_ *View, j *api.Job) string { return number(j.Priority) }},
 	{Letter: 'R', Name: "reasonlist", Heading: "NODELIST(REASON)", Cut: CutReasons, Text: reasonList},
@@ -70,9 +70,9 @@ var jobFields = []Field[api.Job]{
 	{Letter: 'T', Name: "state", Heading: "STATE", Text: func(_ *View, j *api.Job) string { return j.State.String() }},
 	{Letter: 'U', Name: "userid", Heading: "UID", Text: func(_ *View, j *api.Job) string { return number(j.UID) }},
 	{Letter: 'V', Name: "submittime", Heading: "SUBMIT_TIME", Text: func(v *View, j *api.Job) string { return v.when(j.Submit, "N/A") }},
-	same[api.Job]('W', "licenses", "LICENSES", "(null)"),
+	{Letter: 'W', Name: "licenses", Heading: "LICENSES", Text: func(_ *View, j *api.Job) string { return licenses(j) }},
 	same[api.Job]('X', "corespec", "CORE_SPEC", "N/A"),
-	same[api.Job]('Y', "schednodes", "SCHEDNODES", "(null)"),
+	{Letter: 'Y', Name: "schednodes", Heading: "SCHEDNODES", Text: func(_ *View, j *api.Job) string { return null(j.Scheduled) }},
 	{Letter: 'Z', Name: "workdir", Heading: "WORK_DIR", Text: func(_ *View, j *api.Job) string { return j.Cwd }},
 
 	{Name: "accruetime", Heading: "ACCRUE_TIME", Text: func(v *View, j *api.Job) string { return v.when(j.Eligible, "N/A") }},
@@ -98,7 +98,12 @@ var jobFields = []Field[api.Job]{
 	{Name: "maxnodes", Heading: "MAX_NODES", Text: func(_ *View, j *api.Job) string { return strconv.Itoa(j.Nodes) }},
 	same[api.Job](0, "mcslabel", "MCSLABEL", "(null)"),
 	same[api.Job](0, "mempertres", "MEM_PER_TRES", "N/A"),
-	same[api.Job](0, "mintime", "TIME_MIN", "0:00"),
+	{Name: "mintime", Heading: "TIME_MIN", Text: func(_ *View, j *api.Job) string {
+		if j.Spec == nil {
+			return "0:00"
+		}
+		return span(j.Spec.TimeMin)
+	}},
 	same[api.Job](0, "network", "NETWORK", "(null)"),
 	{Name: "numtasks", Heading: "TASKS", Text: func(_ *View, j *api.Job) string { return strconv.Itoa(j.Tasks) }},
 	{Name: "pendingtime", Heading: "PENDING_TIME", Text: func(v *View, j *api.Job) string { return strconv.FormatInt(v.pendingTime(j), 10) }},
@@ -107,7 +112,12 @@ var jobFields = []Field[api.Job]{
 	same[api.Job](0, "profile", "PROFILE", "NotSet"),
 	same[api.Job](0, "reboot", "REBOOT", "0"),
 	{Name: "requeue", Heading: "REQUEUE", Text: func(_ *View, j *api.Job) string { return bit(j.Requeue) }},
-	same[api.Job](0, "reqswitch", "REQ_SWITCH", "0"),
+	{Name: "reqswitch", Heading: "REQ_SWITCH", Text: func(_ *View, j *api.Job) string {
+		if j.Spec == nil {
+			return "0"
+		}
+		return strconv.Itoa(j.Spec.Topology.Switches)
+	}},
 	same[api.Job](0, "resizetime", "RESIZE_TIME", "N/A"),
 	{Name: "restartcnt", Heading: "RESTART_COUNT", Text: func(_ *View, j *api.Job) string { return strconv.Itoa(j.Restarts) }},
 	{Name: "stderr", Heading: "STDERR", Text: func(_ *View, j *api.Job) string { return or(j.Error, j.Output) }},
@@ -117,6 +127,31 @@ var jobFields = []Field[api.Job]{
 	same[api.Job](0, "tresperjob", "TRES_PER_JOB", "N/A"),
 	same[api.Job](0, "trespersocket", "TRES_PER_SOCKET", "N/A"),
 	same[api.Job](0, "trespertask", "TRES_PER_TASK", "N/A"),
+
+	same[api.Job](0, "admincomment", "ADMIN_COMMENT", "(null)"),
+	same[api.Job](0, "boardspernode", "BOARDS_PER_NODE", "0"),
+	same[api.Job](0, "clusterfeature", "CLUSTER_FEATURES", "(null)"),
+	same[api.Job](0, "lastschedeval", "LAST_SCHED_EVAL", "N/A"),
+	same[api.Job](0, "ntperboard", "NTASKS_PER_BOARD", "0"),
+	same[api.Job](0, "ntpercore", "NTASKS_PER_CORE", "N/A"),
+	same[api.Job](0, "ntpernode", "NTASKS_PER_NODE", "0"),
+	same[api.Job](0, "ntpersocket", "NTASKS_PER_SOCKET", "N/A"),
+	same[api.Job](0, "origin", "ORIGIN", "NA"),
+	same[api.Job](0, "originraw", "ORIGIN_RAW", "NA"),
+	same[api.Job](0, "siblingsactive", "ACTIVE_SIBLINGS", "NA"),
+	same[api.Job](0, "siblingsactiveraw", "ACTIVE_SIBLINGS_RAW", "NA"),
+	same[api.Job](0, "siblingsviable", "VIABLE_SIBLINGS", "NA"),
+	same[api.Job](0, "siblingsviableraw", "VIALBLE_SIBLINGS_RAW", "NA"), // as Slurm spells it
+	same[api.Job](0, "sperboard", "SOCKETS_PER_BOARD", "0"),
+	same[api.Job](0, "systemcomment", "SYSTEM_COMMENT", "(null)"),
+	same[api.Job](0, "tresbind", "TRES_BIND", "N/A"),
+	same[api.Job](0, "tresfreq", "TRES_FREQ", "N/A"),
+	same[api.Job](0, "wait4switch", "WAIT4SWITCH", "0:00"),
+}
+
+// ofSpec are the fields that say what only answers with the whole job have.
+func ofSpec() []string {
+	return []string{"contiguous", "licenses", "mintime", "oversubscribe", "reqswitch", "schednodes"}
 }
 
 func bit(on bool) string {

@@ -39,7 +39,11 @@ func (v *View) JobRecord(w io.Writer, j *api.Job, c *Control) error {
 	add("SuspendTime=None SecsPreSuspend=0 LastSchedEval=%s Scheduler=Main", v.when(max(j.Submit, j.Start), "Unknown"))
 	add("Partition=%s AllocNode:Sid=%s:0", j.Partition, null(j.SubmitHost))
 	add("ReqNodeList=%s ExcNodeList=%s", null(j.Required), null(j.Excluded))
-	add("NodeList=%s", slurm.Fold(j.NodeList))
+	nodes := slurm.Fold(j.NodeList)
+	if j.Scheduled != "" {
+		nodes += " SchedNodeList=" + j.Scheduled
+	}
+	add("NodeList=%s", nodes)
 	if first := firstNode(j); first != "" && j.Batch {
 		add("BatchHost=%s", first)
 	}
@@ -356,24 +360,4 @@ func (v *View) StepRecord(w io.Writer, s *Step, c *Control) error {
 		add("Phase=%s", s.Phase)
 	}
 	return writeRecord(w, c.OneLine, lines)
-}
-
-// Config writes what of "scontrol show config" programs look for.
-func (v *View) Config(w io.Writer, p *api.Ping) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "Configuration data as of %s\n", v.when(v.Now, ""))
-	for _, line := range [][2]string{
-		{"AccountingStorageType", "accounting_storage/gangway"},
-		{"BOOT_TIME", v.when(v.Now, "")},
-		{"ClusterName", p.Cluster},
-		{"GangwayVersion", p.Version},
-		{"KillWait", "30 sec"},
-		{"MinJobAge", "300 sec"},
-		{"SLURM_VERSION", strings.Fields(slurm.VersionText)[1]},
-		{"SlurmctldHost[0]", "localhost"},
-	} {
-		fmt.Fprintf(&b, "%-23s = %s\n", line[0], line[1])
-	}
-	_, err := io.WriteString(w, b.String()+"\n")
-	return err
 }

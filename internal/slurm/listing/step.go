@@ -37,6 +37,20 @@ var stepFields = []Field[Step]{
 	{Name: "cluster", Heading: "CLUSTER", Text: func(v *View, _ *Step) string { return v.Cluster }},
 	{Name: "jobid", Heading: "JOB_ID", Text: func(_ *View, s *Step) string { return s.Key.Job.String() }},
 	{Name: "numcpus", Heading: "NUM_CPUS", Text: func(_ *View, s *Step) string { return strconv.Itoa(s.CPUs) }},
+	same[Step](0, "cpufreq", "CPU_FREQ", "N/A"),
+	same[Step](0, "cpuspertres", "CPUS_PER_TRES", "N/A"),
+	same[Step](0, "mempertres", "MEM_PER_TRES", "N/A"),
+	same[Step](0, "network", "NETWORK", "(null)"),
+	same[Step](0, "resvport", "RESERVED_PORTS", "(null)"),
+	same[Step](0, "resvports", "RESERVED_PORTS", "(null)"),
+	same[Step](0, "tresbind", "TRES_BIND", "N/A"),
+	same[Step](0, "tresfreq", "TRES_FREQ", "N/A"),
+	same[Step](0, "tresperjob", "TRES_PER_JOB", "N/A"),
+	{Name: "trespernode", Heading: "TRES_PER_NODE", Text: func(_ *View, s *Step) string { return or(tresPerNode(s.GRES), "N/A") }},
+	same[Step](0, "trespersocket", "TRES_PER_SOCKET", "N/A"),
+	same[Step](0, "tresperstep", "TRES_PER_STEP", "N/A"),
+	same[Step](0, "trespertask", "TRES_PER_TASK", "N/A"),
+	{Name: "container", Heading: "CONTAINER", Text: func(_ *View, s *Step) string { return null(s.Job.Image) }},
 	{Name: "stepstate", Heading: "STATE", Text: func(_ *View, s *Step) string { return s.State.String() }},
 }
 
@@ -47,11 +61,11 @@ type stepFilter struct {
 }
 
 func (r *queueReader) stepIDs(value string) error {
-	for _, word := range splitIDs(value) {
+	for _, word := range slurm.SplitIDs(value) {
 		head, tail, dotted := strings.Cut(word, ".")
 		ids, err := ParseJobIDs(head)
 		if err != nil || len(ids) != 1 {
-			return refuse("Invalid job_step id: %s", word)
+			return refuse("Invalid job_step id: %s.??", head)
 		}
 		f := stepFilter{job: ids[0]}
 		if dotted {
@@ -76,24 +90,26 @@ func (f *stepFilter) matches(s *Step) bool {
 	return f.step == nil || *f.step == s.Key.Step
 }
 
-// Join gives steps the jobs they are of, and leaves out those that were not asked for.
-func (q *Queue) Join(steps []api.Step, jobs []api.Job) []Step {
+// JoinSteps gives steps the jobs they are of, and leaves out those of others.
+func JoinSteps(steps []api.Step, jobs []api.Job) []Step {
 	byID := make(map[job.ID]*api.Job, len(jobs))
 	for i := range jobs {
 		byID[jobs[i].ID] = &jobs[i]
 	}
 	var all []Step
 	for i := range steps {
-		j := byID[steps[i].Key.Job]
-		if j == nil {
-			continue
-		}
-		s := Step{steps[i], *j}
-		if q.stepID == nil || slices.ContainsFunc(q.stepID, func(f stepFilter) bool { return f.matches(&s) }) {
-			all = append(all, s)
+		if j := byID[steps[i].Key.Job]; j != nil {
+			all = append(all, Step{steps[i], *j})
 		}
 	}
 	return all
+}
+
+// Join is JoinSteps of those that were asked for.
+func (q *Queue) Join(steps []api.Step, jobs []api.Job) []Step {
+	return slices.DeleteFunc(JoinSteps(steps, jobs), func(s Step) bool {
+		return q.stepID != nil && !slices.ContainsFunc(q.stepID, func(f stepFilter) bool { return f.matches(&s) })
+	})
 }
 
 // PrintSteps writes steps.

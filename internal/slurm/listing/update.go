@@ -3,101 +3,170 @@ package listing
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/api"
-	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/slurm"
 )
 
 // Update is what "scontrol update" asks for: of jobs, of nodes, or of a partition.
 type Update struct {
 	Jobs      []string
+	JobName   string // where no job is named: of all with this name
 	Nodes     []string
 	Partition string
-	Change    api.Change              // of nodes and partitions
-	Specs     []func(*job.Spec) error // of jobs, in their order
+	Change    api.Change
+}
+
+// pair is KEY=VALUE, or KEY+=VALUE, as it was written and with the key that it means.
+type pair struct {
+	key, value, text string
+	sign             byte // before the =; 0: none
+}
+
+// The keys of each entity that act; the first ones of each list name the entity.
+var (
+	jobKeys = []string{
+		"jobid", "job", "account", "arraytaskthrottle", "comment", "contiguous", "cpus/task", "cpuspertask", "deadline", "dependency",
+		"eligibletime", "excnodelist", "features", "gres", "jobname", "licenses", "minmemorycpu", "minmemorynode", "minnodes", "name",
+		"nice", "nodelist", "ntaskspernode", "numcpus", "numnodes", "numtasks", "oversubscribe", "partition", "priority", "qos",
+		"reqnodelist", "reqnodes", "requeue", "shared", "starttime", "tasks/node", "taskspernode", "timelimit", "timemin", "trespernode",
+	}
+	nodeKeys      = []string{"nodename", "node", "reason", "state"}
+	partitionKeys = []string{
+		"partitionname", "partition", "allowaccounts", "allowgroups", "allowqos", "default", "defaulttime", "defmempercpu", "defmempernode",
+		"denyaccounts", "denyqos", "maxnodes", "maxtime", "minnodes", "nodes", "oversubscribe", "priorityjobfactor", "prioritytier",
+		"shared", "state",
+	}
+)
+
+// keyOf is the key that a word means: its beginning is enough, from the third letter on, where
+// it is that of one key only.
+func keyOf(keys []string, word string) string {
+	word = strings.ToLower(word)
+	if slices.Contains(keys, word) {
+		return word
+	}
+	found := ""
+	for _, key := range keys {
+		if len(word) < 3 || !strings.HasPrefix(key, word) {
+			continue
+		}
+		if found != "" {
+			return ""
+		}
+		found = key
+	}
+	return found
 }
 
 // ParseUpdate reads KEY=VALUE words.
 func ParseUpdate(args []string, now time.Time) (*Update, error) {
+	if len(args) == 0 {
+		return nil, plainly("too few arguments for update keyword")
+	}
+	pairs := make([]pair, len(args))
+	for i, arg := range args {
+		p := &pairs[i]
+		p.key, p.value, _ = strings.Cut(arg, "=")
+		p.text = arg
+		if n := len(p.key) - 1; n > 0 && strings.HasPrefix(arg[n+1:], "=") && (p.key[n] == '+' || p.key[n] == '-') {
+			p.key, p.sign = p.key[:n], p.key[n]
+		}
+	}
 	u := &Update{}
-	pairs, err := updatePairs(args)
+	keys, set, err := u.entity(pairs, now)
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range pairs {
-		switch p.key {
-		case "jobid", "job":
-			u.Jobs = words(p.value)
-		case "nodename", "node":
-			if u.Nodes, err = slurm.Expand(p.value); err != nil {
-				return nil, plainly("%s", err)
-			}
-		case "partitionname":
-			u.Partition = p.value
+		key := keyOf(keys, p.key)
+		bare := !strings.Contains(p.text, "=") && key != "nice" // which stands for 100
+		if key == "" || bare || p.sign != 0 && key != "timelimit" {
+			return nil, unknownKey(p.text)
 		}
-	}
-	set := func(p pair) error {
-		switch {
-		case u.Jobs != nil:
-			f, err := updateJob(p, now)
-			if f != nil {
-				u.Specs = append(u.Specs, f)
-			}
-			return err
-		case u.Nodes != nil:
-			return u.node(p)
-		case u.Partition != "":
-			return u.partition(p)
-		}
-		return &slurm.Refusal{Plain: true, Code: 1, Lines: []string{
-			"No valid entity in update command",
-			`Input line must include "NodeName", "PartitionName" or "JobId"`,
-		}}
-	}
-	for _, p := range pairs {
+		p.key = key
 		if err := set(p); err != nil {
 			return nil, err
 		}
 	}
-	if u.Nodes != nil && u.Change.Reason == "" && slices.Contains([]string{"down", "drain", "fail"}, u.Change.State) {
-		return nil, plainly("You must specify a reason when DOWNING or DRAINING a node. Request denied")
-	}
-	return u, nil
+	return u, u.whole()
 }
 
-type pair struct{ key, value, text string }
-
-func updatePairs(args []string) ([]pair, error) {
-	var pairs []pair
-	for _, arg := range args {
-		key, value, ok := strings.Cut(arg, "=")
-		if !ok {
-			return nil, unknownKey(arg)
+// entity finds what is to be changed, the keys that it has and what takes them.
+func (u *Update) entity(pairs []pair, now time.Time) (keys []string, set func(pair) error, err error) {
+	job := &jobUpdate{&u.Change, now}
+	value := func(keys ...string) (text, key string) {
+		for _, p := range pairs {
+			if key := strings.ToLower(p.key); slices.Contains(keys, key) && p.value != "" {
+				return p.value, key
+			}
 		}
-		key = strings.TrimRight(key, "+-")
-		pairs = append(pairs, pair{strings.ToLower(key), value, arg})
+		return "", ""
 	}
-	if len(pairs) == 0 {
-		return nil, plainly("too few arguments for keyword:update")
+	if text, _ := value("jobid", "job"); text != "" {
+		u.Jobs = words(text)
+		return jobKeys, job.set, nil
 	}
-	return pairs, nil
+	if text, _ := value("nodename", "node"); text != "" {
+		if u.Nodes, err = slurm.Expand(text); err != nil {
+			return nil, nil, plainly("%s", err)
+		}
+		return nodeKeys, u.node, nil
+	}
+	if _, key := value("reservation", "reservationname", "stepid", "step", "slurmctlddebug", "frontendname"); key != "" {
+		return nil, nil, refuse("scontrol update %s is not supported by Gangway", key)
+	}
+	if u.Partition, _ = value("partitionname", "partition"); u.Partition != "" && !named(pairs, "jobname", "name") {
+		part := &partitionUpdate{&u.Change}
+		return partitionKeys, part.set, nil
+	}
+	for _, p := range pairs {
+		if key := strings.ToLower(p.key); key == "jobname" || key == "name" {
+			u.JobName = p.value
+			return append([]string{"userid"}, jobKeys...), func(p pair) error {
+				if p.key == "jobname" || p.key == "name" || p.key == "userid" {
+					return nil
+				}
+				return job.set(p)
+			}, nil
+		}
+	}
+	return nil, nil, &slurm.Refusal{Plain: true, Code: 1, Lines: []string{
+		"No valid entity in update command",
+		`Input line must include "NodeName", "PartitionName", "Reservation", "JobId", or "SlurmctldDebug"`,
+	}}
+}
+
+func named(pairs []pair, keys ...string) bool {
+	return slices.ContainsFunc(pairs, func(p pair) bool { return slices.Contains(keys, strings.ToLower(p.key)) })
+}
+
+// whole refuses what says nothing, or not all.
+func (u *Update) whole() error {
+	c := &u.Change
+	if c.Spec == nil && c.Partition == nil && c.Longer == 0 && c.Comment == nil && c.State == "" && c.Reason == "" {
+		if u.Partition != "" {
+			return refuse("No changes specified")
+		}
+		return plainly("No changes specified")
+	}
+	if u.Nodes != nil && c.Reason == "" && slices.Contains([]string{"down", "drain", "fail"}, c.State) {
+		return plainly("You must specify a reason when DOWNING or DRAINING a node. Request denied")
+	}
+	return nil
 }
 
 func unknownKey(text string) error {
 	return &slurm.Refusal{Plain: true, Code: 1, Lines: []string{"Update of this parameter is not supported: " + text, "Request aborted"}}
 }
 
-func badValue(p pair, err error) error {
-	return &slurm.Refusal{Plain: true, Code: 1, Lines: []string{"Invalid input: " + p.text, err.Error(), "Request aborted"}}
-}
+// invalid is Slurm's sentence for a value that it cannot read.
+func invalid(key, value string) error { return refuse("Invalid %s value: %s", key, value) }
 
 func (u *Update) node(p pair) error {
 	switch p.key {
-	case "nodename", "node":
 	case "reason":
 		u.Change.Reason = p.value
 	case "state":
@@ -105,159 +174,32 @@ func (u *Update) node(p pair) error {
 		word := strings.ToLower(p.value)
 		if !slices.Contains(states, word) {
 			return &slurm.Refusal{Plain: true, Code: 1, Lines: []string{
-				"Invalid input: " + p.text, "Request aborted", "Valid states are: DRAIN RESUME DOWN UNDRAIN FAIL",
+				"Invalid input: " + p.text, "Request aborted", "Valid states are: DOWN DRAIN FAIL RESUME UNDRAIN",
+				"Not all states are valid given a node's prior state",
 			}}
 		}
 		u.Change.State = word
-	default:
-		return unknownKey(p.text)
 	}
 	return nil
 }
 
-func (u *Update) partition(p pair) error {
-	switch p.key {
-	case "partitionname":
-	case "state":
-		word := strings.ToLower(p.value)
-		if !slices.Contains([]string{"up", "down", "drain", "inactive"}, word) {
-			return &slurm.Refusal{Plain: true, Code: 1, Lines: []string{
-				"Invalid input: " + p.text, "Acceptable State values are \"UP\", \"DOWN\", \"DRAIN\", and \"INACTIVE\"",
-			}}
-		}
-		u.Change.State = word
-	default:
-		return unknownKey(p.text)
+// boolean reads what is one of two words, or the contrary.
+func boolean(value, yes, no string) (on, ok bool) {
+	switch value = strings.ToLower(value); value {
+	case yes, "1", "y":
+		return true, true
+	case no, "0", "n":
+		return false, true
 	}
-	return nil
+	return false, false
 }
 
-// updateJob makes what an assignment does to a job's request; nil: nothing.
-func updateJob(p pair, now time.Time) (func(*job.Spec) error, error) {
-	switch p.key {
-	case "jobid", "job":
-		return nil, nil
-	case "name", "jobname":
-		return func(s *job.Spec) error { s.Name = p.value; return nil }, nil
-	case "account":
-		return func(s *job.Spec) error { s.Account = p.value; return nil }, nil
-	case "qos":
-		return func(s *job.Spec) error { s.QOS = p.value; return nil }, nil
-	case "partition":
-		return func(s *job.Spec) error { s.Partitions = words(p.value); return nil }, nil
-	case "timelimit":
-		return updateLimit(p)
-	case "nice", "priority", "numtasks", "numcpus", "cpuspertask", "ntaskspernode", "requeue", "contiguous", "arraytaskthrottle":
-		return updateNumber(p)
-	case "numnodes", "minnodes":
-		return updateNodes(p)
-	case "starttime", "eligibletime", "begin", "deadline":
-		at, err := slurm.ParseMoment(p.value, now)
-		if err != nil {
-			return nil, badValue(p, err)
-		}
-		if p.key == "deadline" {
-			return func(s *job.Spec) error { s.Deadline = at; return nil }, nil
-		}
-		return func(s *job.Spec) error { s.Begin = at; return nil }, nil
-	case "reqnodelist", "nodelist", "excnodelist":
-		names, err := slurm.Expand(p.value)
-		if err != nil {
-			return nil, badValue(p, err)
-		}
-		if p.key == "excnodelist" {
-			return func(s *job.Spec) error { s.Exclude = names; return nil }, nil
-		}
-		return func(s *job.Spec) error { s.NodeList = names; return nil }, nil
-	case "minmemorynode", "minmemorycpu":
-		mib, err := slurm.ParseSize(p.value)
-		if err != nil {
-			return nil, badValue(p, err)
-		}
-		per := job.PerNode
-		if p.key == "minmemorycpu" {
-			per = job.PerCPU
-		}
-		return func(s *job.Spec) error { s.Memory = job.Memory{MiB: mib, Per: per}; return nil }, nil
-	case "gres", "trespernode":
-		all, err := slurm.ParseGRESRequest(p.value, "", job.PerNode)
-		if err != nil {
-			return nil, badValue(p, err)
-		}
-		return func(s *job.Spec) error { s.GRES = all; return nil }, nil
+// within is a number within bounds; key is how it is called where it is not.
+func within(key, value string, low, high int64) (int64, error) {
+	var n int64
+	var rest string
+	if count, _ := fmt.Sscanf(value+" .", "%d %s", &n, &rest); count != 2 || rest != "." || n < low || n > high {
+		return 0, invalid(key, value)
 	}
-	return nil, unknownKey(p.text)
-}
-
-// updateLimit is a new time limit, or with + or - before it another by so much.
-func updateLimit(p pair) (func(*job.Spec) error, error) {
-	text := strings.TrimLeft(p.value, "+-")
-	d, err := slurm.ParseTime(text)
-	if err != nil {
-		return nil, badValue(p, err)
-	}
-	return func(s *job.Spec) error {
-		switch {
-		case strings.HasPrefix(p.value, "+"):
-			s.TimeLimit += d
-		case strings.HasPrefix(p.value, "-") && p.value != "-1":
-			if s.TimeLimit <= d {
-				return fmt.Errorf("the time limit is %s, which is not more than %s", slurm.FormatTime(s.TimeLimit), text)
-			}
-			s.TimeLimit -= d
-		default:
-			s.TimeLimit = d
-		}
-		return nil
-	}, nil
-}
-
-func updateNumber(p pair) (func(*job.Spec) error, error) {
-	n, err := strconv.ParseInt(p.value, 10, 32)
-	if p.key == "priority" {
-		n, err = strconv.ParseInt(p.value, 10, 64)
-	}
-	if err != nil || n < 0 && p.key != "nice" || n > 1<<32-1 {
-		return nil, badValue(p, &slurm.SyntaxError{Key: p.key, Value: p.value, Want: "a number"})
-	}
-	return func(s *job.Spec) error {
-		switch p.key {
-		case "nice":
-			s.Nice = int32(n)
-		case "priority":
-			priority := uint32(n)
-			s.Priority = &priority
-		case "numtasks", "numcpus":
-			s.Tasks = int(n)
-		case "cpuspertask":
-			s.CPUsPerTask = int(n)
-		case "ntaskspernode":
-			s.TasksPerNode = int(n)
-		case "requeue":
-			s.Requeue = n != 0
-		case "contiguous":
-			s.Contiguous = n != 0
-		case "arraytaskthrottle":
-			if s.Array == nil {
-				return fmt.Errorf("the job is no array")
-			}
-			array := *s.Array
-			array.Throttle = int(n)
-			s.Array = &array
-		}
-		return nil
-	}, nil
-}
-
-func updateNodes(p pair) (func(*job.Spec) error, error) {
-	low, high, ranged := strings.Cut(p.value, "-")
-	if !ranged {
-		high = low
-	}
-	a, errA := strconv.ParseUint(low, 10, 31)
-	b, errB := strconv.ParseUint(high, 10, 31)
-	if errA != nil || errB != nil || a == 0 || b < a {
-		return nil, badValue(p, &slurm.SyntaxError{Key: p.key, Value: p.value, Want: "MIN or MIN-MAX nodes"})
-	}
-	return func(s *job.Spec) error { s.MinNodes, s.MaxNodes = int(a), int(b); return nil }, nil
+	return n, nil
 }

@@ -78,3 +78,34 @@ func AcctUsage(w io.Writer) error {
 `)
 	return err
 }
+
+// StatUsage writes what sstat takes.
+func StatUsage(w io.Writer) error {
+	_, err := io.WriteString(w, `Usage: sstat [OPTIONS] -j JOB[.STEP],...
+  -a, --allsteps               all steps of a job, not only the first one of srun
+  -e, --helpformat             the names of all fields
+  -i, --pidformat              jobid, nodelist and pids
+  -j, --jobs=job(s)[.step]     running steps: 12, 12.0, 12.batch, 12_3.0
+  -n, --noheader
+      --noconvert              sizes in KiB
+  -o, --format=field[%[-]size],...
+  -p, --parsable               fields separated by |, one behind the last
+  -P, --parsable2              fields separated by |
+  -V, --version
+`)
+	return err
+}
+
+// DiagUsage writes what sdiag takes.
+func DiagUsage(w io.Writer) error {
+	_, err := io.WriteString(w, `Usage: sdiag [OPTIONS]
+  -a, --all           all statistics
+  -r, --reset         reset statistics
+  -M, --cluster       of this cluster
+  -i, --sort-by-id    sort RPCs by id
+  -t, --sort-by-time  sort RPCs by total run time
+  -T, --sort-by-time2 sort RPCs by average run time
+  -V, --version
+`)
+	return err
+}

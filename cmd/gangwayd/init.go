@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/fsx"
+	"github.com/gangway-hpc/gangway/internal/host"
+	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/slurm"
+)
+
+// initFlags are what a cluster of several hosts is made of.
+type initFlags struct {
+	dir, name, nodes string
+	lostAfter        time.Duration
+}
+
+func initVerb(env *cli.Env) *cobra.Command {
+	i := &initFlags{}
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "make a cluster of several hosts: its state directory and its authority",
+		Long: `Make a cluster of several hosts, here, where its controller will be: the state
+directory, and in it the authority by whose certificates hosts know each other.
+
+What the nodes have is found out by themselves when they join. Done again with other
+nodes it adds these, and leaves the authority alone.`,
+		Example: `gangwayd init --state-dir DIR --name lab --nodes gpu[01-16]
+gangwayd controller --state-dir DIR --listen :7430
+gangwayd token --state-dir DIR --node gpu01`,
+	}
+	f := cmd.Flags()
+	f.StringVar(&i.dir, "state-dir", "", "the cluster's state directory")
+	f.StringVar(&i.name, "name", "", "name of the cluster")
+	f.StringVar(&i.nodes, "nodes", "", "names of its nodes, as gpu[01-16]")
+	f.DurationVar(&i.lostAfter, "lost-after", time.Minute, "how long a node may be silent until what ran there is lost")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if i.dir == "" || i.name == "" || i.nodes == "" {
+			return fault.Usage(errors.New("init: state directory, name and nodes are to be named"), "gangwayd init --state-dir DIR --name lab --nodes gpu[01-16]")
+		}
+		return i.run(cmd.Context(), env)
+	}
+	return cmd
+}
+
+func (i *initFlags) run(ctx context.Context, env *cli.Env) error {
+	dir, err := makeStateDir(i.dir)
+	if err != nil {
+		return err
+	}
+	if err := checkName(i.name); err != nil {
+		return err
+	}
+	cluster, err := readCluster(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		cluster = job.Cluster{Name: i.name, ID: strings.ToLower(rand.Text()[:12])}
+	case err != nil:
+		return err
+	case cluster.Name != i.name || cluster.Declared:
+		return &fault.Error{What: fmt.Errorf("make cluster %s: %s has cluster %s", i.name, dir, cluster.Name), Hint: "take another state directory"}
+	}
+	if i.lostAfter < time.Second {
+		return fault.Usage(fmt.Errorf("--lost-after %s: at least a second", i.lostAfter), "--lost-after 60s")
+	}
+	cluster.LostAfter = job.Duration(i.lostAfter.Milliseconds())
+	if cluster.Nodes, cluster.Partitions, err = i.declare(cluster.Nodes); err != nil {
+		return err
+	}
+	a, err := host.Create(ctx, filepath.Join(dir, identityDir), cluster.Name, cluster.ID, env.Now())
+	if errors.Is(err, fs.ErrExist) {
+		a, err = host.Open(filepath.Join(dir, identityDir))
+	}
+	if err != nil {
+		return err
+	}
+	if a.Cluster != cluster.Name || a.ID != cluster.ID {
+		return fmt.Errorf("make cluster %s: the authority in %s is of cluster %s", cluster.Name, dir, a.Cluster)
+	}
+	err = fsx.WriteFile(ctx, filepath.Join(dir, clusterFile), fsx.Options{Mode: 0o600}, func(f *os.File) error {
+		e := json.NewEncoder(f)
+		e.SetIndent("", "  ")
+		return e.Encode(cluster)
+	})
+	if err != nil {
+		return fmt.Errorf("write cluster: %w", err)
+	}
+	fmt.Fprintf(env.Stdout, "cluster %s has %d nodes; next: gangwayd controller --state-dir %s --listen :%d\n", cluster.Name, len(cluster.Nodes), dir, controllerPort)
+	return nil
+}
+
+// controllerPort and agentPort are those that help and defaults name.
+const (
+	controllerPort = 7430
+	agentPort      = 7431
+)
+
+// declare adds the nodes to those that there are, and has all of them in one partition.
+func (i *initFlags) declare(have []job.Node) ([]job.Node, []job.Partition, error) {
+	names, err := slurm.Expand(i.nodes)
+	if err != nil {
+		return nil, nil, fault.Usage(fmt.Errorf("--nodes: %w", err), "--nodes gpu[01-16]")
+	}
+	known := map[string]bool{}
+	for _, n := range have {
+		known[n.Name] = true
+	}
+	for _, name := range names {
+		if err := host.CheckName(name); err != nil {
+			return nil, nil, err
+		}
+		if !known[name] {
+			// What it has is not known before it joins.
+			have = append(have, job.Node{Name: name, Sockets: 1, CoresPerSocket: 1, ThreadsPerCore: 1, CPUs: 1, Memory: 1})
+		}
+		known[name] = true
+	}
+	part := job.Partition{Name: "main", Default: true, Priority: 1, Tier: 1}
+	for _, n := range have {
+		part.Nodes = append(part.Nodes, n.Name)
+	}
+	return have, []job.Partition{part}, nil
+}
