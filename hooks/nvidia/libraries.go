@@ -13,6 +13,7 @@ import (
 
 	"github.com/gangway-hpc/gangway/hooks/ldcache"
 	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/fsx"
 )
 
 // libraryDirs are where libraries of this machine's word size are below a driver
@@ -165,7 +166,7 @@ func resolve(root, path string) (string, error) {
 		return "", fmt.Errorf("open %s: %w", root, err)
 	}
 	defer func() { _ = unix.Close(at) }()
-	fd, err := unix.Openat2(at, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	fd, err := fsx.OpenInRoot(at, path, unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS})
 	if errors.Is(err, unix.ENOSYS) { // gVisor, Linux before 5.6
 		real, err := filepath.EvalSymlinks(filepath.Join(root, path))
 		if err == nil && !filepath.IsLocal(within(root, real)) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gangway-hpc/gangway/image/layer"
+	"github.com/gangway-hpc/gangway/internal/fsx"
 	"github.com/gangway-hpc/gangway/squashfs"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
@@ -35,7 +36,7 @@ func (x *extractor) follow(path string) (string, error) {
 		return "", err
 	}
 	defer unix.Close(dir)
-	fd, err := unix.Openat2(dir, "./"+path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY, Resolve: unix.RESOLVE_IN_ROOT})
+	fd, err := fsx.OpenInRoot(dir, "./"+path, unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
 	if err == nil {
 		defer unix.Close(fd)
 		where, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))

@@ -14,12 +14,14 @@ import (
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"github.com/gangway-hpc/gangway/internal/fsx"
 )
 
 // kernel resolves a path below a directory as the kernel does it. The result is as from
 // Resolve.
 func kernel(root *os.File, dir, path string) (string, error) {
-	fd, err := unix.Openat2(int(root.Fd()), path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
+	fd, err := fsx.OpenInRoot(int(root.Fd()), path, unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC})
 	if err != nil {
 		return "", err
 	}
