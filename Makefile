@@ -42,7 +42,7 @@ gangway-nvml: ## bin/gangway-nvml, which needs a C compiler
 	CGO_ENABLED=1 $(GO) build $(STAMP) -o bin/ ./cmd/gangway-nvml
 
 test: check build-all ## everything CI runs: check, both builds, all tests; says what was skipped
-	$(GO) run ./test/gotest -show '^TestLinks$$' -timeout 30m ./...
+	$(GO) run ./test/gotest -again -show '^TestLinks$$' -timeout 30m ./...
 
 test-long: ## all tests with long random runs (hours)
 	RAPID_SEED=0 GANGWAY_TEST_LONG=1 $(GO) run ./test/gotest -count=1 -timeout 6h ./...
@@ -64,7 +64,7 @@ check: race ## gofumpt, vet, go fix, staticcheck, deadcode, race detector
 
 # -short: the full random runs are in "make test"; here the races count.
 race:
-	@if command -v "$$($(GO) env CC)" >/dev/null; then set -x; CGO_ENABLED=1 $(GO) test -race -short -timeout 30m $(RACE); \
+	@if command -v "$$($(GO) env CC)" >/dev/null; then set -x; CGO_ENABLED=1 $(GO) run ./test/gotest -again -race -short -timeout 30m $(RACE); \
 	else echo "no C compiler: the race detector did not run"; fi
 
 bench: build ## us and our peers in one run, with ratios
