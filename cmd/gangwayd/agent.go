@@ -73,6 +73,7 @@ gangwayd agent --state-dir DIR`,
 		if socket != "" {
 			o.Socket = socket
 		}
+		o.Relay = filepath.Join(filepath.Dir(o.Socket), "tree.sock")
 		if o.Orphans, err = agent.AdoptOrphans(nil); err != nil {
 			return err
 		}

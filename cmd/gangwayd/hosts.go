@@ -96,6 +96,17 @@ func dialer(m *host.Member, protocol string, seen func(net.Conn)) func(context.C
 	}
 }
 
+// reachNode makes connections to agents of other nodes.
+func reachNode(m *host.Member) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, node, address string) (net.Conn, error) {
+		at, ok := strings.CutPrefix(address, "tls:")
+		if !ok {
+			return nil, fmt.Errorf("reach node %s: %q is not on another host", node, address)
+		}
+		return m.Dial(ctx, at, host.RelayProtocol, host.Node, node)
+	}
+}
+
 // hostAgent is the agent of a host of its own.
 func hostAgent(ctx context.Context, env *cli.Env, m *memberFlags, listen, address string) (*agent.Agent, func(), error) {
 	member, err := m.open(ctx, env)
@@ -124,7 +135,7 @@ func hostAgent(ctx context.Context, env *cli.Env, m *memberFlags, listen, addres
 		log.Warn(note)
 	}
 	listener, err := member.Listen(ctx, listen, host.Rules{
-		Roles: map[string][]host.Role{host.StepProtocol: {host.Controller}}, Log: log, Now: env.Now,
+		Roles: map[string][]host.Role{host.StepProtocol: {host.Controller}, host.RelayProtocol: {host.Node}}, Log: log, Now: env.Now,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -134,6 +145,7 @@ func hostAgent(ctx context.Context, env *cli.Env, m *memberFlags, listen, addres
 	o.Hosts = &agent.Hosts{
 		Dial: dialer(member, host.SessionProtocol, at.saw), Where: at.now,
 		Steps: listener.For(host.StepProtocol), Public: "unix:" + public,
+		Relays: listener.For(host.RelayProtocol), Reach: reachNode(member),
 	}
 	l, err := socket.Listen(public)
 	if err != nil {

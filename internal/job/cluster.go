@@ -15,4 +15,7 @@ type Cluster struct {
 	// SuspectAfter and LostAfter are how long a node may be silent until it takes nothing
 	// new, and until what ran there is lost; 0: 5 s, 60 s.
 	SuspectAfter, LostAfter Duration
+	// TreeWidth is to how many nodes the controller, and each agent, passes on what is for
+	// more than that; 0: 32.
+	TreeWidth int
 }

@@ -162,6 +162,7 @@ type AgentMessage struct {
 	//	*AgentMessage_Precached
 	//	*AgentMessage_Inventory
 	//	*AgentMessage_Signalled
+	//	*AgentMessage_Relayed
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -294,6 +295,15 @@ func (x *AgentMessage) GetSignalled() *Signalled {
 	return nil
 }
 
+func (x *AgentMessage) GetRelayed() *Up {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_Relayed); ok {
+			return x.Relayed
+		}
+	}
+	return nil
+}
+
 type isAgentMessage_Message interface {
 	isAgentMessage_Message()
 }
@@ -338,6 +348,10 @@ type AgentMessage_Signalled struct {
 	Signalled *Signalled `protobuf:"bytes,10,opt,name=signalled,proto3,oneof"`
 }
 
+type AgentMessage_Relayed struct {
+	Relayed *Up `protobuf:"bytes,20,opt,name=relayed,proto3,oneof"` // answers of nodes below in a tree, and of this one
+}
+
 func (*AgentMessage_Hello) isAgentMessage_Message() {}
 
 func (*AgentMessage_Heartbeat) isAgentMessage_Message() {}
@@ -358,6 +372,8 @@ func (*AgentMessage_Inventory) isAgentMessage_Message() {}
 
 func (*AgentMessage_Signalled) isAgentMessage_Message() {}
 
+func (*AgentMessage_Relayed) isAgentMessage_Message() {}
+
 type ControllerMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -371,7 +387,13 @@ type ControllerMessage struct {
 	//	*ControllerMessage_EndedAck
 	//	*ControllerMessage_Release
 	//	*ControllerMessage_Precache
-	Message       isControllerMessage_Message `protobuf_oneof:"message"`
+	//	*ControllerMessage_Forward
+	//	*ControllerMessage_Gather
+	//	*ControllerMessage_Taken
+	Message isControllerMessage_Message `protobuf_oneof:"message"`
+	// Of what came by way of other agents nothing counts up to this number from now on: what of
+	// it was not known to be here was sent again before, in this session.
+	Floor         uint64 `protobuf:"varint,23,opt,name=floor,proto3" json:"floor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -494,6 +516,40 @@ func (x *ControllerMessage) GetPrecache() *Precache {
 	return nil
 }
 
+func (x *ControllerMessage) GetForward() *Forward {
+	if x != nil {
+		if x, ok := x.Message.(*ControllerMessage_Forward); ok {
+			return x.Forward
+		}
+	}
+	return nil
+}
+
+func (x *ControllerMessage) GetGather() *Gather {
+	if x != nil {
+		if x, ok := x.Message.(*ControllerMessage_Gather); ok {
+			return x.Gather
+		}
+	}
+	return nil
+}
+
+func (x *ControllerMessage) GetTaken() uint64 {
+	if x != nil {
+		if x, ok := x.Message.(*ControllerMessage_Taken); ok {
+			return x.Taken
+		}
+	}
+	return 0
+}
+
+func (x *ControllerMessage) GetFloor() uint64 {
+	if x != nil {
+		return x.Floor
+	}
+	return 0
+}
+
 type isControllerMessage_Message interface {
 	isControllerMessage_Message()
 }
@@ -534,6 +590,18 @@ type ControllerMessage_Precache struct {
 	Precache *Precache `protobuf:"bytes,9,opt,name=precache,proto3,oneof"`
 }
 
+type ControllerMessage_Forward struct {
+	Forward *Forward `protobuf:"bytes,20,opt,name=forward,proto3,oneof"` // for this node and those below it
+}
+
+type ControllerMessage_Gather struct {
+	Gather *Gather `protobuf:"bytes,21,opt,name=gather,proto3,oneof"`
+}
+
+type ControllerMessage_Taken struct {
+	Taken uint64 `protobuf:"varint,22,opt,name=taken,proto3,oneof"` // as in Down
+}
+
 func (*ControllerMessage_Welcome) isControllerMessage_Message() {}
 
 func (*ControllerMessage_Prepare) isControllerMessage_Message() {}
@@ -552,6 +620,12 @@ func (*ControllerMessage_Release) isControllerMessage_Message() {}
 
 func (*ControllerMessage_Precache) isControllerMessage_Message() {}
 
+func (*ControllerMessage_Forward) isControllerMessage_Message() {}
+
+func (*ControllerMessage_Gather) isControllerMessage_Message() {}
+
+func (*ControllerMessage_Taken) isControllerMessage_Message() {}
+
 // Hello says who the agent is and what it has. Protocol is the number of this contract.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -569,6 +643,7 @@ type Hello struct {
 	Images        []string               `protobuf:"bytes,12,rep,name=images,proto3" json:"images,omitempty"`              // digests in the store
 	Steps         []*StepState           `protobuf:"bytes,13,rep,name=steps,proto3" json:"steps,omitempty"`
 	Pid           int32                  `protobuf:"varint,14,opt,name=pid,proto3" json:"pid,omitempty"`
+	Relay         string                 `protobuf:"bytes,20,opt,name=relay,proto3" json:"relay,omitempty"` // where other agents reach it: unix:PATH or tls:HOST:PORT; empty: nowhere
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -699,6 +774,13 @@ func (x *Hello) GetPid() int32 {
 		return x.Pid
 	}
 	return 0
+}
+
+func (x *Hello) GetRelay() string {
+	if x != nil {
+		return x.Relay
+	}
+	return ""
 }
 
 // StepState is a step that the agent knows: the controller answers with what becomes of it.
@@ -1024,6 +1106,7 @@ func (x *Started) GetFault() []byte {
 type Ended struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	End           []byte                 `protobuf:"bytes,1,opt,name=end,proto3" json:"end,omitempty"` // job.StepEnd as JSON
+	Key           *StepKey               `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"` // its key, for who passes it on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1061,6 +1144,13 @@ func (*Ended) Descriptor() ([]byte, []int) {
 func (x *Ended) GetEnd() []byte {
 	if x != nil {
 		return x.End
+	}
+	return nil
+}
+
+func (x *Ended) GetKey() *StepKey {
+	if x != nil {
+		return x.Key
 	}
 	return nil
 }
@@ -1329,8 +1419,9 @@ type Welcome struct {
 	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	HeartbeatMs   int64                  `protobuf:"varint,4,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
-	Keep          []*StepKey             `protobuf:"bytes,5,rep,name=keep,proto3" json:"keep,omitempty"`   // of Hello's steps those that go on; all others are ended
-	Ended         []*StepKey             `protobuf:"bytes,6,rep,name=ended,proto3" json:"ended,omitempty"` // of these the end is known already: forget it
+	Keep          []*StepKey             `protobuf:"bytes,5,rep,name=keep,proto3" json:"keep,omitempty"`      // of Hello's steps those that go on; all others are ended
+	Ended         []*StepKey             `protobuf:"bytes,6,rep,name=ended,proto3" json:"ended,omitempty"`    // of these the end is known already: forget it
+	Secret        []byte                 `protobuf:"bytes,20,opt,name=secret,proto3" json:"secret,omitempty"` // of this session, between these two: it seals what others pass on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1403,6 +1494,13 @@ func (x *Welcome) GetKeep() []*StepKey {
 func (x *Welcome) GetEnded() []*StepKey {
 	if x != nil {
 		return x.Ended
+	}
+	return nil
+}
+
+func (x *Welcome) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
 	}
 	return nil
 }
@@ -1932,16 +2030,54 @@ func (x *Precache) GetRate() int64 {
 	return 0
 }
 
+// Gather has heartbeats go by the way that it came.
+type Gather struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Gather) Reset() {
+	*x = Gather{}
+	mi := &file_session_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gather) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gather) ProtoMessage() {}
+
+func (x *Gather) ProtoReflect() protoreflect.Message {
+	mi := &file_session_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gather.ProtoReflect.Descriptor instead.
+func (*Gather) Descriptor() ([]byte, []int) {
+	return file_session_proto_rawDescGZIP(), []int{23}
+}
+
 var File_session_proto protoreflect.FileDescriptor
 
 const file_session_proto_rawDesc = "" +
 	"\n" +
-	"\rsession.proto\x12\x0fgangway.wire.v1\"[\n" +
+	"\rsession.proto\x12\x0fgangway.wire.v1\x1a\n" +
+	"tree.proto\"[\n" +
 	"\aStepKey\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\rR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x12\n" +
 	"\x04step\x18\x03 \x01(\x05R\x04step\x12\x10\n" +
-	"\x03try\x18\x04 \x01(\x05R\x03try\"\xc7\x04\n" +
+	"\x03try\x18\x04 \x01(\x05R\x03try\"\xf8\x04\n" +
 	"\fAgentMessage\x12.\n" +
 	"\x05hello\x18\x01 \x01(\v2\x16.gangway.wire.v1.HelloH\x00R\x05hello\x12:\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1a.gangway.wire.v1.HeartbeatH\x00R\theartbeat\x127\n" +
@@ -1953,8 +2089,9 @@ const file_session_proto_rawDesc = "" +
 	"\tprecached\x18\b \x01(\v2\x1a.gangway.wire.v1.PrecachedH\x00R\tprecached\x12:\n" +
 	"\tinventory\x18\t \x01(\v2\x1a.gangway.wire.v1.InventoryH\x00R\tinventory\x12:\n" +
 	"\tsignalled\x18\n" +
-	" \x01(\v2\x1a.gangway.wire.v1.SignalledH\x00R\tsignalledB\t\n" +
-	"\amessage\"\xf3\x03\n" +
+	" \x01(\v2\x1a.gangway.wire.v1.SignalledH\x00R\tsignalled\x12/\n" +
+	"\arelayed\x18\x14 \x01(\v2\x13.gangway.wire.v1.UpH\x00R\arelayedB\t\n" +
+	"\amessage\"\x8a\x05\n" +
 	"\x11ControllerMessage\x124\n" +
 	"\awelcome\x18\x01 \x01(\v2\x18.gangway.wire.v1.WelcomeH\x00R\awelcome\x124\n" +
 	"\aprepare\x18\x02 \x01(\v2\x18.gangway.wire.v1.PrepareH\x00R\aprepare\x12.\n" +
@@ -1964,8 +2101,12 @@ const file_session_proto_rawDesc = "" +
 	"\x04kill\x18\x06 \x01(\v2\x15.gangway.wire.v1.KillH\x00R\x04kill\x128\n" +
 	"\tended_ack\x18\a \x01(\v2\x19.gangway.wire.v1.EndedAckH\x00R\bendedAck\x124\n" +
 	"\arelease\x18\b \x01(\v2\x18.gangway.wire.v1.ReleaseH\x00R\arelease\x127\n" +
-	"\bprecache\x18\t \x01(\v2\x19.gangway.wire.v1.PrecacheH\x00R\bprecacheB\t\n" +
-	"\amessage\"\xfc\x02\n" +
+	"\bprecache\x18\t \x01(\v2\x19.gangway.wire.v1.PrecacheH\x00R\bprecache\x124\n" +
+	"\aforward\x18\x14 \x01(\v2\x18.gangway.wire.v1.ForwardH\x00R\aforward\x121\n" +
+	"\x06gather\x18\x15 \x01(\v2\x17.gangway.wire.v1.GatherH\x00R\x06gather\x12\x16\n" +
+	"\x05taken\x18\x16 \x01(\x04H\x00R\x05taken\x12\x14\n" +
+	"\x05floor\x18\x17 \x01(\x04R\x05floorB\t\n" +
+	"\amessage\"\x92\x03\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\x05R\bprotocol\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x18\n" +
@@ -1981,7 +2122,8 @@ const file_session_proto_rawDesc = "" +
 	"\x06socket\x18\v \x01(\tR\x06socket\x12\x16\n" +
 	"\x06images\x18\f \x03(\tR\x06images\x120\n" +
 	"\x05steps\x18\r \x03(\v2\x1a.gangway.wire.v1.StepStateR\x05steps\x12\x10\n" +
-	"\x03pid\x18\x0e \x01(\x05R\x03pid\"\xba\x01\n" +
+	"\x03pid\x18\x0e \x01(\x05R\x03pid\x12\x14\n" +
+	"\x05relay\x18\x14 \x01(\tR\x05relay\"\xba\x01\n" +
 	"\tStepState\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\x126\n" +
 	"\x05phase\x18\x02 \x01(\x0e2 .gangway.wire.v1.StepState.PhaseR\x05phase\"I\n" +
@@ -2010,9 +2152,10 @@ const file_session_proto_rawDesc = "" +
 	"\x05notes\x18\x05 \x03(\tR\x05notes\"K\n" +
 	"\aStarted\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\x12\x14\n" +
-	"\x05fault\x18\x02 \x01(\fR\x05fault\"\x19\n" +
+	"\x05fault\x18\x02 \x01(\fR\x05fault\"E\n" +
 	"\x05Ended\x12\x10\n" +
-	"\x03end\x18\x01 \x01(\fR\x03end\"I\n" +
+	"\x03end\x18\x01 \x01(\fR\x03end\x12*\n" +
+	"\x03key\x18\x02 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\"I\n" +
 	"\aCleaned\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\rR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x12\n" +
@@ -2030,14 +2173,15 @@ const file_session_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\"?\n" +
 	"\tInventory\x12\x16\n" +
 	"\x06images\x18\x01 \x03(\tR\x06images\x12\x1a\n" +
-	"\bhardware\x18\x02 \x01(\fR\bhardware\"\xd6\x01\n" +
+	"\bhardware\x18\x02 \x01(\fR\bhardware\"\xee\x01\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\x05R\bprotocol\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12!\n" +
 	"\fheartbeat_ms\x18\x04 \x01(\x03R\vheartbeatMs\x12,\n" +
 	"\x04keep\x18\x05 \x03(\v2\x18.gangway.wire.v1.StepKeyR\x04keep\x12.\n" +
-	"\x05ended\x18\x06 \x03(\v2\x18.gangway.wire.v1.StepKeyR\x05ended\"\xb6\x01\n" +
+	"\x05ended\x18\x06 \x03(\v2\x18.gangway.wire.v1.StepKeyR\x05ended\x12\x16\n" +
+	"\x06secret\x18\x14 \x01(\fR\x06secret\"\xb6\x01\n" +
 	"\aPrepare\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
@@ -2077,7 +2221,8 @@ const file_session_proto_rawDesc = "" +
 	"\bPrecache\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06images\x18\x02 \x03(\tR\x06images\x12\x12\n" +
-	"\x04rate\x18\x03 \x01(\x03R\x04rate2^\n" +
+	"\x04rate\x18\x03 \x01(\x03R\x04rate\"\b\n" +
+	"\x06Gather2^\n" +
 	"\n" +
 	"Controller\x12P\n" +
 	"\aSession\x12\x1d.gangway.wire.v1.AgentMessage\x1a\".gangway.wire.v1.ControllerMessage(\x010\x01B.Z,github.com/gangway-hpc/gangway/internal/wireb\x06proto3"
@@ -2095,7 +2240,7 @@ func file_session_proto_rawDescGZIP() []byte {
 }
 
 var file_session_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_session_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_session_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_session_proto_goTypes = []any{
 	(StepState_Phase)(0),      // 0: gangway.wire.v1.StepState.Phase
 	(*StepKey)(nil),           // 1: gangway.wire.v1.StepKey
@@ -2121,6 +2266,9 @@ var file_session_proto_goTypes = []any{
 	(*EndedAck)(nil),          // 21: gangway.wire.v1.EndedAck
 	(*Release)(nil),           // 22: gangway.wire.v1.Release
 	(*Precache)(nil),          // 23: gangway.wire.v1.Precache
+	(*Gather)(nil),            // 24: gangway.wire.v1.Gather
+	(*Up)(nil),                // 25: gangway.wire.v1.Up
+	(*Forward)(nil),           // 26: gangway.wire.v1.Forward
 }
 var file_session_proto_depIdxs = []int32{
 	4,  // 0: gangway.wire.v1.AgentMessage.hello:type_name -> gangway.wire.v1.Hello
@@ -2133,37 +2281,41 @@ var file_session_proto_depIdxs = []int32{
 	12, // 7: gangway.wire.v1.AgentMessage.precached:type_name -> gangway.wire.v1.Precached
 	14, // 8: gangway.wire.v1.AgentMessage.inventory:type_name -> gangway.wire.v1.Inventory
 	13, // 9: gangway.wire.v1.AgentMessage.signalled:type_name -> gangway.wire.v1.Signalled
-	15, // 10: gangway.wire.v1.ControllerMessage.welcome:type_name -> gangway.wire.v1.Welcome
-	16, // 11: gangway.wire.v1.ControllerMessage.prepare:type_name -> gangway.wire.v1.Prepare
-	17, // 12: gangway.wire.v1.ControllerMessage.start:type_name -> gangway.wire.v1.Start
-	18, // 13: gangway.wire.v1.ControllerMessage.renew:type_name -> gangway.wire.v1.Renew
-	19, // 14: gangway.wire.v1.ControllerMessage.signal:type_name -> gangway.wire.v1.Signal
-	20, // 15: gangway.wire.v1.ControllerMessage.kill:type_name -> gangway.wire.v1.Kill
-	21, // 16: gangway.wire.v1.ControllerMessage.ended_ack:type_name -> gangway.wire.v1.EndedAck
-	22, // 17: gangway.wire.v1.ControllerMessage.release:type_name -> gangway.wire.v1.Release
-	23, // 18: gangway.wire.v1.ControllerMessage.precache:type_name -> gangway.wire.v1.Precache
-	5,  // 19: gangway.wire.v1.Hello.steps:type_name -> gangway.wire.v1.StepState
-	1,  // 20: gangway.wire.v1.StepState.key:type_name -> gangway.wire.v1.StepKey
-	0,  // 21: gangway.wire.v1.StepState.phase:type_name -> gangway.wire.v1.StepState.Phase
-	1,  // 22: gangway.wire.v1.Progress.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 23: gangway.wire.v1.Prepared.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 24: gangway.wire.v1.Started.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 25: gangway.wire.v1.Signalled.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 26: gangway.wire.v1.Welcome.keep:type_name -> gangway.wire.v1.StepKey
-	1,  // 27: gangway.wire.v1.Welcome.ended:type_name -> gangway.wire.v1.StepKey
-	1,  // 28: gangway.wire.v1.Prepare.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 29: gangway.wire.v1.Start.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 30: gangway.wire.v1.Renew.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 31: gangway.wire.v1.Signal.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 32: gangway.wire.v1.Kill.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 33: gangway.wire.v1.EndedAck.key:type_name -> gangway.wire.v1.StepKey
-	2,  // 34: gangway.wire.v1.Controller.Session:input_type -> gangway.wire.v1.AgentMessage
-	3,  // 35: gangway.wire.v1.Controller.Session:output_type -> gangway.wire.v1.ControllerMessage
-	35, // [35:36] is the sub-list for method output_type
-	34, // [34:35] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	25, // 10: gangway.wire.v1.AgentMessage.relayed:type_name -> gangway.wire.v1.Up
+	15, // 11: gangway.wire.v1.ControllerMessage.welcome:type_name -> gangway.wire.v1.Welcome
+	16, // 12: gangway.wire.v1.ControllerMessage.prepare:type_name -> gangway.wire.v1.Prepare
+	17, // 13: gangway.wire.v1.ControllerMessage.start:type_name -> gangway.wire.v1.Start
+	18, // 14: gangway.wire.v1.ControllerMessage.renew:type_name -> gangway.wire.v1.Renew
+	19, // 15: gangway.wire.v1.ControllerMessage.signal:type_name -> gangway.wire.v1.Signal
+	20, // 16: gangway.wire.v1.ControllerMessage.kill:type_name -> gangway.wire.v1.Kill
+	21, // 17: gangway.wire.v1.ControllerMessage.ended_ack:type_name -> gangway.wire.v1.EndedAck
+	22, // 18: gangway.wire.v1.ControllerMessage.release:type_name -> gangway.wire.v1.Release
+	23, // 19: gangway.wire.v1.ControllerMessage.precache:type_name -> gangway.wire.v1.Precache
+	26, // 20: gangway.wire.v1.ControllerMessage.forward:type_name -> gangway.wire.v1.Forward
+	24, // 21: gangway.wire.v1.ControllerMessage.gather:type_name -> gangway.wire.v1.Gather
+	5,  // 22: gangway.wire.v1.Hello.steps:type_name -> gangway.wire.v1.StepState
+	1,  // 23: gangway.wire.v1.StepState.key:type_name -> gangway.wire.v1.StepKey
+	0,  // 24: gangway.wire.v1.StepState.phase:type_name -> gangway.wire.v1.StepState.Phase
+	1,  // 25: gangway.wire.v1.Progress.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 26: gangway.wire.v1.Prepared.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 27: gangway.wire.v1.Started.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 28: gangway.wire.v1.Ended.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 29: gangway.wire.v1.Signalled.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 30: gangway.wire.v1.Welcome.keep:type_name -> gangway.wire.v1.StepKey
+	1,  // 31: gangway.wire.v1.Welcome.ended:type_name -> gangway.wire.v1.StepKey
+	1,  // 32: gangway.wire.v1.Prepare.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 33: gangway.wire.v1.Start.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 34: gangway.wire.v1.Renew.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 35: gangway.wire.v1.Signal.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 36: gangway.wire.v1.Kill.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 37: gangway.wire.v1.EndedAck.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 38: gangway.wire.v1.Controller.Session:input_type -> gangway.wire.v1.AgentMessage
+	3,  // 39: gangway.wire.v1.Controller.Session:output_type -> gangway.wire.v1.ControllerMessage
+	39, // [39:40] is the sub-list for method output_type
+	38, // [38:39] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_session_proto_init() }
@@ -2171,6 +2323,7 @@ func file_session_proto_init() {
 	if File_session_proto != nil {
 		return
 	}
+	file_tree_proto_init()
 	file_session_proto_msgTypes[1].OneofWrappers = []any{
 		(*AgentMessage_Hello)(nil),
 		(*AgentMessage_Heartbeat)(nil),
@@ -2182,6 +2335,7 @@ func file_session_proto_init() {
 		(*AgentMessage_Precached)(nil),
 		(*AgentMessage_Inventory)(nil),
 		(*AgentMessage_Signalled)(nil),
+		(*AgentMessage_Relayed)(nil),
 	}
 	file_session_proto_msgTypes[2].OneofWrappers = []any{
 		(*ControllerMessage_Welcome)(nil),
@@ -2193,6 +2347,9 @@ func file_session_proto_init() {
 		(*ControllerMessage_EndedAck)(nil),
 		(*ControllerMessage_Release)(nil),
 		(*ControllerMessage_Precache)(nil),
+		(*ControllerMessage_Forward)(nil),
+		(*ControllerMessage_Gather)(nil),
+		(*ControllerMessage_Taken)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2200,7 +2357,7 @@ func file_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_session_proto_rawDesc), len(file_session_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

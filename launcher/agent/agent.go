@@ -19,11 +19,13 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/wire"
 	"github.com/gangway-hpc/gangway/launcher/control"
+	"github.com/gangway-hpc/gangway/launcher/tree"
 )
 
 // Options say who the agent is.
@@ -38,11 +40,14 @@ type Options struct {
 	// Wire is the path of the controller's socket for daemons, and Socket that of the
 	// agent's own for clients. They have at most 107 bytes.
 	Wire, Socket string
-	Gangway      string   // the program that supervises steps and fetches images
-	Environ      []string // of supervisors
-	Store        string   // of images
-	Version      string
-	Orphans      *Orphans // of the process; nil: it adopts none
+	// Relay is the path of a socket for other agents of this machine, which pass on commands and
+	// answers; empty: this one takes no part in that.
+	Relay   string
+	Gangway string   // the program that supervises steps and fetches images
+	Environ []string // of supervisors
+	Store   string   // of images
+	Version string
+	Orphans *Orphans // of the process; nil: it adopts none
 	// Leftovers removes what containers whose supervisor was killed left on disk. Their first
 	// process does so itself, if it lives long enough. Nil: there are none.
 	Leftovers func() error
@@ -63,6 +68,8 @@ type Agent struct {
 	stray    map[release]bool           // attempts of which something may run that no supervisor has
 	outbox   *queue[*wire.AgentMessage] // of the session; nil: there is none
 	said     bool                       // the controller's Welcome came on it
+	relay    *tree.Relay                // of the session; nil: there is none
+	trees    atomic.Pointer[tree.Relay] // the same, for others than the loop
 	stopping time.Time                  // zero: no
 	images   *inventory
 	patience time.Duration  // with images that are fetched
@@ -118,6 +125,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer serve()()
+	hear, err := a.hearAbove()
+	if err != nil {
+		return err
+	}
+	defer hear()()
 	failed := make(chan error, 1)
 	go func() { failed <- a.session(ctx) }()
 	ticker := time.NewTicker(tick)
@@ -177,6 +189,8 @@ func (a *Agent) input(ctx context.Context, in any) {
 		if in.outbox == a.outbox {
 			a.message(ctx, in.message)
 		}
+	case relayIn:
+		a.relay = in.relay
 	case sayIn:
 		a.say(in.message)
 	case cleanedIn:
@@ -194,7 +208,7 @@ func (a *Agent) input(ctx context.Context, in any) {
 // say sends a message, if there is a session. What has to be known later too is said
 // again by then.
 func (a *Agent) say(m *wire.AgentMessage) {
-	if a.outbox != nil && a.said {
+	if a.outbox != nil && a.said && !a.up(m) {
 		a.outbox.put(m)
 	}
 }

@@ -17,6 +17,10 @@ type Hosts struct {
 	// Steps has connections of the controller, and of nobody else, that ask for the input
 	// and output of steps.
 	Steps net.Listener
+	// Relays has connections of other nodes' agents, and of nobody else, that pass something on.
+	Relays net.Listener
+	// Reach makes such a connection to another node, which is known by its certificate.
+	Reach func(ctx context.Context, node, address string) (net.Conn, error)
 	// Public is where programs of jobs reach the public API on this host: unix:PATH.
 	Public string
 }

@@ -36,7 +36,7 @@ func (l life) saySignalled(id uint64) sayDo {
 func (l life) sayEnded() sayDo { return sayEnd(l.end) }
 
 func sayEnd(end job.StepEnd) sayDo {
-	return sayDo{&wire.AgentMessage{Message: &wire.AgentMessage_Ended{Ended: &wire.Ended{End: mustJSON(end)}}}}
+	return sayDo{&wire.AgentMessage{Message: &wire.AgentMessage_Ended{Ended: &wire.Ended{End: mustJSON(end), Key: wire.KeyOf(end.Key)}}}}
 }
 
 // mustJSON is for plain data of package job, which always has a JSON form.

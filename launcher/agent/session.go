@@ -16,6 +16,7 @@ import (
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/wire"
 	"github.com/gangway-hpc/gangway/launcher/control"
+	"github.com/gangway-hpc/gangway/launcher/tree"
 )
 
 // maxMessage bounds a message: a program's environment and script travel in one.
@@ -69,6 +70,7 @@ func (a *Agent) oneSession(ctx context.Context) error {
 	outbox := newQueue[*wire.AgentMessage]()
 	a.inputs.put(sessionIn{outbox})
 	defer a.inputs.put(sessionIn{})
+	defer a.leaveTrees()
 	go func() {
 		defer cancel()
 		for {
@@ -84,15 +86,20 @@ func (a *Agent) oneSession(ctx context.Context) error {
 			}
 		}
 	}()
+	var relay *tree.Relay
 	for {
 		m, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		if w := m.GetWelcome(); w != nil {
+		if w := m.GetWelcome(); w != nil && relay == nil {
+			relay = a.joinTrees(ctx, w, outbox)
 			go a.heartbeats(ctx, time.Duration(w.HeartbeatMs)*time.Millisecond)
 		}
 		a.inputs.put(messageIn{outbox, m})
+		if relay != nil {
+			relay.Session(m)
+		}
 	}
 }
 
@@ -103,6 +110,7 @@ func (a *Agent) hello() *wire.Hello {
 		Protocol: wire.Protocol, Version: a.Version, Cluster: a.Name, Node: a.Node.Name, BootId: a.boot,
 		Instance: a.instance, Epoch: a.epoch, Hardware: mustJSON(a.Node), Declared: a.Declared,
 		Address: address, Socket: socket, Images: a.images.list(), Pid: int32(os.Getpid()),
+		Relay: a.relayAddress(),
 	}
 	for key, held := range a.steps {
 		h.Steps = append(h.Steps, &wire.StepState{Key: wire.KeyOf(key), Phase: held.state()})

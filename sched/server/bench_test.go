@@ -141,11 +141,15 @@ func BenchmarkQueue(b *testing.B) {
 }
 
 // BenchmarkLaunch is how long a step of 256 nodes with 8 ranks each takes from its request to
-// the moment at which all ranks are said to run, with agents that only pretend, each with a
-// session of its own.
+// the moment at which all ranks are said to run, with agents that only pretend to run something:
+// each by its own session, and by a tree.
 func BenchmarkLaunch(b *testing.B) {
-	const nodes = 256
-	w := newWorld(b, nodes)
+	b.Run("direct", func(b *testing.B) { benchmarkLaunch(b, 256, 1<<20) })
+	b.Run("tree", func(b *testing.B) { benchmarkLaunch(b, 256, 32) })
+}
+
+func benchmarkLaunch(b *testing.B, nodes, width int) {
+	w := newWorldOf(b, nodes, func(c *job.Cluster) { c.TreeWidth = width })
 	w.runFor(0)
 	id := w.allocation(nodes)
 	used := processorTime(b)

@@ -38,6 +38,7 @@ type core struct {
 	fresh     map[string]bool   // digests of blobs that were needed since the latest snapshot
 	late      job.Time          // when the next tick is due
 	forgot    job.Time          // when the latest jobs were forgotten
+	gathered  job.Time          // when heartbeats were last told to come together
 	asked     prefetched        // images that nodes were told to have ready
 	watch     watchers
 	meter     *meter
@@ -50,6 +51,7 @@ type core struct {
 type output struct {
 	batch   store.Batch
 	effects []func()  // once the batch is durable
+	mail    *mail     // the latest of these, if it is what is said to nodes
 	submits []waiting // jobs in this batch
 }
 

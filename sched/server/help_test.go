@@ -69,6 +69,11 @@ func (f *faultyStore) fail(err error) {
 }
 
 func newWorld(t testing.TB, nodes int) *world {
+	return newWorldOf(t, nodes, func(*job.Cluster) {})
+}
+
+// newWorldOf is one with another configuration.
+func newWorldOf(t testing.TB, nodes int, edit func(*job.Cluster)) *world {
 	w := &world{t: t, dir: t.TempDir(), agents: map[string]*fakeAgent{}, cluster: &job.Cluster{Name: "test", Declared: true}}
 	part := job.Partition{Name: "main", Default: true}
 	for i := range nodes {
@@ -79,6 +84,7 @@ func newWorld(t testing.TB, nodes int) *world {
 		part.Nodes = append(part.Nodes, name)
 	}
 	w.cluster.Partitions = []job.Partition{part}
+	edit(w.cluster)
 	w.start()
 	t.Cleanup(func() {
 		w.stop()
@@ -288,6 +294,7 @@ type fakeAgent struct {
 	done chan struct{}
 
 	mu       sync.Mutex
+	relaying relaying
 	paused   bool // it has no session and makes none
 	silent   bool // as a process that is stopped: it says nothing, and makes no session
 	cut      context.CancelFunc
@@ -325,8 +332,10 @@ func newFakeAgent(w *world, n job.Node) *fakeAgent {
 		w: w, node: n, stop: cancel, done: make(chan struct{}), steps: map[job.StepKey]*fakeStep{}, starts: map[job.StepKey]int{}, images: map[job.StepKey]string{},
 		script: func(*job.StepSpec) fakeStep { return fakeStep{runs: time.Millisecond} },
 	}
+	stop := a.hearAbove()
 	go func() {
 		defer close(a.done)
+		defer stop()
 		for ctx.Err() == nil {
 			a.mu.Lock()
 			paused := a.paused || a.silent
@@ -381,11 +390,13 @@ func (a *fakeAgent) session(ctx context.Context) error {
 	hello := &wire.Hello{Protocol: wire.Protocol, Version: "test", Cluster: "test", Node: a.node.Name, Declared: true, Address: "127.0.0.1", Socket: "unix:/nowhere"}
 	a.mu.Lock()
 	a.cut = cancel
+	direct := pump(ctx, func(m *wire.AgentMessage) { _ = stream.Send(m) })
 	a.send = func(m *wire.AgentMessage) {
 		if !a.silent {
-			_ = stream.Send(m)
+			direct(m)
 		}
 	}
+	hello.Relay = a.relaying.address
 	for key, st := range a.steps {
 		hello.Steps = append(hello.Steps, &wire.StepState{Key: wire.KeyOf(key), Phase: st.phase})
 	}
@@ -408,8 +419,14 @@ func (a *fakeAgent) session(ctx context.Context) error {
 			return err
 		}
 		a.mu.Lock()
+		if m.GetWelcome() != nil && hello.Relay != "" {
+			defer a.join(ctx, m.GetWelcome(), direct)()
+		}
 		a.message(m)
 		a.mu.Unlock()
+		if r := a.relaying.current.Load(); r != nil {
+			r.Session(m)
+		}
 	}
 }
 
@@ -563,7 +580,7 @@ func (a *fakeAgent) restate(key job.StepKey) {
 		if err != nil {
 			a.w.t.Error(err)
 		}
-		a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Ended{Ended: &wire.Ended{End: b}}})
+		a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Ended{Ended: &wire.Ended{End: b, Key: wire.KeyOf(key)}}})
 		return
 	}
 	if st.phase >= wire.StepState_PREPARED {

@@ -12,6 +12,9 @@ type meter struct {
 	submits  prometheus.Counter
 	events   prometheus.Counter
 	failures prometheus.Counter
+	forwards prometheus.Counter
+	missed   prometheus.Counter
+	answers  prometheus.Counter
 	commits  prometheus.Histogram
 	turns    prometheus.Histogram
 	jobs     *prometheus.GaugeVec
@@ -24,6 +27,9 @@ func newMeter(r *prometheus.Registry) *meter {
 		submits:  prometheus.NewCounter(prometheus.CounterOpts{Name: "gangway_submitted_jobs_total", Help: "Jobs and arrays that were taken."}),
 		events:   prometheus.NewCounter(prometheus.CounterOpts{Name: "gangway_stored_events_total", Help: "Events that were made durable."}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "gangway_store_failures_total", Help: "Batches that the store did not take."}),
+		forwards: prometheus.NewCounter(prometheus.CounterOpts{Name: "gangway_forwarded_commands_total", Help: "Commands to nodes that other agents were to pass on."}),
+		missed:   prometheus.NewCounter(prometheus.CounterOpts{Name: "gangway_missed_commands_total", Help: "Commands of these that went the direct way after all."}),
+		answers:  prometheus.NewCounter(prometheus.CounterOpts{Name: "gangway_relayed_answers_total", Help: "Answers of nodes that other agents have passed on."}),
 		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gangway_commit_seconds", Help: "How long it takes to make a batch durable.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
 		}),
@@ -34,7 +40,7 @@ func newMeter(r *prometheus.Registry) *meter {
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gangway_nodes", Help: "Nodes by state."}, []string{"state"}),
 		tally: newTally(time.Now()),
 	}
-	r.MustRegister(m.submits, m.events, m.failures, m.commits, m.turns, m.jobs, m.nodes,
+	r.MustRegister(m.submits, m.events, m.failures, m.forwards, m.missed, m.answers, m.commits, m.turns, m.jobs, m.nodes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -50,8 +50,7 @@ func (c *core) addressOf(name string) string {
 // session nothing is said: it hears what counts when it comes back.
 func (c *core) send(name string, m *wire.ControllerMessage) {
 	if n := c.nodes[name]; n != nil && n.session != nil {
-		session := n.session
-		c.after(func() { session.send(m) })
+		c.post(n.session, m, nil)
 	}
 }
 
@@ -102,7 +101,7 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 	if n.session != nil && n.session != s {
 		n.session.close(fmt.Errorf("node %s has opened another session", h.Node))
 	}
-	n.session, n.hello, n.seen = s, h, c.now
+	n.session, n.hello, n.seen, s.place = s, h, c.now, c.places[h.Node]
 	c.log.Info("node is here", "node", h.Node, "steps", len(h.Steps))
 	if met := (meeting{h.Address, h.Socket}); c.met[h.Node] != met {
 		c.emit(nodeMet{At: c.now, Node: h.Node, meeting: met})
@@ -151,7 +150,7 @@ func (c *core) hardware(n *node, h *wire.Hello) {
 
 // adopt sorts out which steps go on: the answer to a Hello.
 func (c *core) adopt(n *node, h *wire.Hello) {
-	w := &wire.Welcome{Protocol: wire.Protocol, Version: c.opts.Version, Epoch: c.store.Epoch(), HeartbeatMs: int64(heartbeatSpan)}
+	w := &wire.Welcome{Protocol: wire.Protocol, Version: c.opts.Version, Epoch: c.store.Epoch(), HeartbeatMs: int64(heartbeatSpan), Secret: n.session.secret}
 	known := map[job.StepKey]bool{}
 	for _, s := range h.Steps {
 		key := s.Key.Of()
@@ -220,6 +219,7 @@ func (c *core) endKnown(k job.StepKey, node string) bool {
 
 // gone is the end of a session.
 func (c *core) gone(s *session) {
+	s.adopt()
 	if n := c.nodes[s.node]; n != nil && n.session == s {
 		n.session = nil
 		c.log.Info("node's session ended", "node", s.node)
@@ -266,6 +266,7 @@ func (c *core) lostAfter() job.Duration { return cmp.Or(c.opts.Cluster.LostAfter
 // tickNodes sees which nodes have been silent for too long, and repeats what has to be
 // cleaned.
 func (c *core) tickNodes() {
+	c.gatherBeats()
 	suspect, lost := cmp.Or(c.opts.Cluster.SuspectAfter, 5*job.Second), c.lostAfter()
 	for name, n := range c.nodes {
 		if n.state&(job.NodeDown|job.NodeUnknown|job.NodeFuture) != 0 {

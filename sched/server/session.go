@@ -2,7 +2,9 @@ package server
 
 import (
 	"encoding/json"
+	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/wire"
+	"github.com/gangway-hpc/gangway/launcher/tree"
 )
 
 // MaxMessage bounds a message between controller and agents: the program of a step, with
@@ -19,21 +22,59 @@ const MaxMessage = 64 << 20
 // session is an agent's connection. Messages to it are queued without bound, since the
 // core waits for nobody; what is queued for an agent follows from what runs there.
 type session struct {
-	node string
+	node   string
+	secret tree.Secret // seals what goes and comes by way of other agents
+	relay  string      // where these reach the node; empty: nowhere
+	place  string      // in the topology
 
-	mu    sync.Mutex
-	queue []*wire.ControllerMessage
-	err   error // why it was closed
-	ready chan struct{}
-	ended chan struct{}
+	mu      sync.Mutex
+	queue   []*wire.ControllerMessage
+	err     error // why it was closed
+	ready   chan struct{}
+	ended   chan struct{}
+	sent    uint64                  // messages to the node itself
+	down    uint64                  // number of the latest command by way of others
+	pending *wire.ControllerMessage // that command, while it is not known to have come
+	passes  []*passing              // what the node is to pass on
+	apart   time.Time               // until then nothing goes to it by way of others
+
+	// These are the core's.
+	answers  tree.Window // of its answers that came by way of others
+	taken    uint64      // answers of any that it has passed on
+	gathered job.Time    // when its heartbeat came by way of others
 }
 
+func newSession(h *wire.Hello) *session {
+	s := &session{node: h.Node, secret: tree.NewSecret(), ready: make(chan struct{}, 1), ended: make(chan struct{})}
+	if strings.HasPrefix(h.Relay, tlsSocket) == strings.HasPrefix(h.Socket, tlsSocket) {
+		s.relay = h.Relay // else it sends others to where it is not
+	}
+	return s
+}
+
+// send says something to the node, after all that was said to it before.
 func (s *session) send(m *wire.ControllerMessage) {
+	s.mu.Lock()
+	if s.err == nil {
+		s.flushPending()
+		s.queue = append(s.queue, m)
+		s.sent++
+	}
+	s.mu.Unlock()
+	s.wake()
+}
+
+// tell says something to the agent that is about what it passes on.
+func (s *session) tell(m *wire.ControllerMessage) {
 	s.mu.Lock()
 	if s.err == nil {
 		s.queue = append(s.queue, m)
 	}
 	s.mu.Unlock()
+	s.wake()
+}
+
+func (s *session) wake() {
 	select {
 	case s.ready <- struct{}{}:
 	default:
@@ -45,7 +86,7 @@ func (s *session) close(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
-		s.err, s.queue = err, nil
+		s.err, s.queue, s.pending = err, nil, nil
 		close(s.ended)
 	}
 }
@@ -85,7 +126,7 @@ func (v *service) Session(stream grpc.BidiStreamingServer[wire.AgentMessage, wir
 	if err := v.allowed(stream.Context(), hello.Node, hello.Socket); err != nil {
 		return err
 	}
-	s := &session{node: hello.Node, ready: make(chan struct{}, 1), ended: make(chan struct{})}
+	s := newSession(hello)
 	srv := v.server
 	var refused error
 	if err := srv.do(stream.Context(), func(c *core) { refused = c.hello(s, hello) }); err != nil {
@@ -161,6 +202,8 @@ func (c *core) message(s *session, m *wire.AgentMessage) {
 		c.signalled(s.node, m.Signalled)
 	case *wire.AgentMessage_Precached:
 		c.precached(s.node, m.Precached)
+	case *wire.AgentMessage_Relayed:
+		c.relayed(s, m.Relayed)
 	case *wire.AgentMessage_Inventory:
 		c.setImages(s.node, m.Inventory.Images)
 	}

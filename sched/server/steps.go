@@ -202,23 +202,28 @@ func (c *core) sendPrepare(st *step, name string) {
 	if n == nil || n.session == nil {
 		return // it gets it when it comes
 	}
-	session, epoch := n.session, c.store.Epoch()
-	c.after(func() {
-		if c.commit.refused(st.Spec.Key.Job) {
-			return
-		}
-		spec, err := c.wholeSpec(st)
-		if err != nil {
-			c.log.Error("read the program of a step", "step", st.Spec.Key, "err", err)
-			c.later(func(c *core) {
-				c.nodeEnd(name, job.StepEnd{Key: st.Spec.Key, End: c.now, Fault: &job.Fault{What: "read the program of the step: " + err.Error()}})
-			})
-			return
-		}
-		session.send(&wire.ControllerMessage{Message: &wire.ControllerMessage_Prepare{Prepare: &wire.Prepare{
-			Key: wire.KeyOf(st.Spec.Key), Epoch: epoch, Spec: spec, LeaseMs: int64(leaseSpan), ProgressMs: int64(progressSpan), TotalMs: int64(prepareSpan),
-		}}})
-	})
+	c.post(n.session, nil, st)
+}
+
+// prepareMessage is what prepares a step, once that is durable; nil: it cannot be. It is called
+// by others than the core.
+func (c *core) prepareMessage(st *step, to []*session) *wire.ControllerMessage {
+	if c.commit.refused(st.Spec.Key.Job) {
+		return nil
+	}
+	spec, err := c.wholeSpec(st)
+	if err != nil {
+		c.log.Error("read the program of a step", "step", st.Spec.Key, "err", err)
+		c.later(func(c *core) {
+			for _, s := range to {
+				c.nodeEnd(s.node, job.StepEnd{Key: st.Spec.Key, End: c.now, Fault: &job.Fault{What: "read the program of the step: " + err.Error()}})
+			}
+		})
+		return nil
+	}
+	return &wire.ControllerMessage{Message: &wire.ControllerMessage_Prepare{Prepare: &wire.Prepare{
+		Key: wire.KeyOf(st.Spec.Key), Epoch: c.store.Epoch(), Spec: spec, LeaseMs: int64(leaseSpan), ProgressMs: int64(progressSpan), TotalMs: int64(prepareSpan),
+	}}}
 }
 
 // wholeSpec is a step's specification with its script and environment, as JSON.
