@@ -112,7 +112,7 @@ func TestDocsVerbs(t *testing.T) {
 	typed := regexp.MustCompile("(?m)(?:^|[`$&;] ?|bin/|sudo )(gangwayd?) ([a-z]+)\\b")
 	for path, page := range pages(t) {
 		for _, m := range typed.FindAllStringSubmatch(page, -1) {
-			if m[2] != "and" && !regexp.MustCompile(`(?:Name|Use):\s+"` + m[2] + `["  ]`).MatchString(text) {
+			if m[2] != "and" && !regexp.MustCompile(`(?:Name|Use):\s+"`+m[2]+`["  ]`).MatchString(text) {
 				t.Errorf("%s has people type %q; there is no such verb", path, m[1]+" "+m[2])
 			}
 		}
