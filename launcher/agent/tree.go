@@ -16,11 +16,10 @@ import (
 type relayIn struct{ relay *tree.Relay }
 
 // joinTrees begins this node's part of trees, for a session that was welcomed.
-func (a *Agent) joinTrees(ctx context.Context, w *wire.Welcome, outbox *queue[*wire.AgentMessage]) *tree.Relay {
+func (a *Agent) joinTrees(ctx context.Context, w *wire.Welcome, s *Session) *tree.Relay {
 	r := tree.New(ctx, tree.Options{
 		Node: a.Node.Name, Secret: w.Secret, Log: a.Log, Dial: a.dialBelow,
-		Deliver: func(m *wire.ControllerMessage) { a.inputs.put(messageIn{outbox, m}) },
-		Direct:  func(m *wire.AgentMessage) { outbox.put(m) },
+		Deliver: s.Hear, Direct: func(m *wire.AgentMessage) { s.outbox.put(m) },
 	})
 	a.trees.Store(r)
 	a.inputs.put(relayIn{r})

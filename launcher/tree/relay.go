@@ -46,16 +46,16 @@ type Relay struct {
 	cancel context.CancelFunc
 
 	mu      sync.Mutex
-	seq     uint64 // of the latest answer
-	got     uint64 // the highest number of a command
-	direct  uint64 // messages of the session that came
-	early   []early
-	session *uplink // the node's own
+	seq     uint64           // of the latest answer
+	got     uint64           // the highest number of a command
+	direct  uint64           // messages of the session that came
+	early   map[uint64]early // commands that wait for others
+	session *uplink          // the node's own
 	above   map[*uplink]bool
 	of      map[job.ID]*uplink // by which way commands of a job came; of 0 those of the cluster
 }
 
-// early is a command that waits for messages of the session.
+// early is a command that waits for messages of the session, or for those before it.
 type early struct {
 	after uint64
 	up    *uplink
@@ -64,7 +64,7 @@ type early struct {
 
 // New makes a node's part. It ends with ctx, or by Close.
 func New(ctx context.Context, o Options) *Relay {
-	r := &Relay{Options: o, above: map[*uplink]bool{}, of: map[job.ID]*uplink{}}
+	r := &Relay{Options: o, above: map[*uplink]bool{}, early: map[uint64]early{}, of: map[job.ID]*uplink{}}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	r.session = newUplink(r, func(up *wire.Up) error {
 		r.mu.Lock()
@@ -95,11 +95,24 @@ func (r *Relay) Session(m *wire.ControllerMessage) {
 		r.session.taken(m.Taken)
 		return
 	}
-	r.got = max(r.got, m.Floor)
+	for ; r.got < m.Floor; r.got++ { // what was to come by others is here
+		delete(r.early, r.got+1)
+	}
 	r.direct++
-	for len(r.early) > 0 && r.early[0].after <= r.direct {
-		r.deliver(r.early[0].up, r.early[0].m)
-		r.early = r.early[1:]
+	r.inOrder()
+}
+
+// inOrder has the node do the commands whose turn it is.
+func (r *Relay) inOrder() {
+	for {
+		e, ok := r.early[r.got+1]
+		if !ok || e.after > r.direct {
+			return
+		}
+		delete(r.early, r.got+1)
+		r.got++
+		r.deliver(e.up, e.m)
+		r.answer(e.up, nil, nil, false)
 	}
 }
 
@@ -132,6 +145,9 @@ func (r *Relay) answer(u *uplink, body []byte, m *wire.AgentMessage, lazy bool) 
 	r.seq++
 	a := &wire.Answer{Node: r.Node, Seq: r.seq, Got: r.got, Body: body, Lazy: lazy}
 	r.Secret.SealAnswer(a)
+	if u.over {
+		u = r.session
+	}
 	u.put(entry{answer: a, own: m})
 }
 
@@ -145,20 +161,17 @@ func (r *Relay) forward(u *uplink, f *wire.Forward) bool {
 		r.Log.Warn("command of another agent is refused", "err", err)
 		return false
 	}
-	if t.Seq > r.got { // else it came by another way already
+	if t.Seq <= r.got { // it came by another way already
+		r.answer(u, nil, nil, false)
+	} else {
 		m := &wire.ControllerMessage{}
 		if err := proto.Unmarshal(f.Body, m); err != nil {
 			r.Log.Warn("command of another agent is refused", "err", err)
 			return false
 		}
-		r.got = t.Seq
-		if t.After > r.direct {
-			r.early = append(r.early, early{t.After, u, m})
-		} else {
-			r.deliver(u, m)
-		}
+		r.early[t.Seq] = early{t.After, u, m}
+		r.inOrder()
 	}
-	r.answer(u, nil, nil, false)
 	r.split(u, f, f.Targets[1:])
 	return true
 }
@@ -170,6 +183,8 @@ func (r *Relay) deliver(u *uplink, m *wire.ControllerMessage) {
 			delete(r.of, id) // it is the direct way
 		} else if !u.over {
 			r.of[id] = u
+		} else {
+			delete(r.of, id)
 		}
 	}
 	r.Deliver(m)

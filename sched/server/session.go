@@ -32,11 +32,11 @@ type session struct {
 	err     error // why it was closed
 	ready   chan struct{}
 	ended   chan struct{}
-	sent    uint64                  // messages to the node itself
-	down    uint64                  // number of the latest command by way of others
-	pending *wire.ControllerMessage // that command, while it is not known to have come
-	passes  []*passing              // what the node is to pass on
-	apart   time.Time               // until then nothing goes to it by way of others
+	sent    uint64     // messages to the node itself
+	down    uint64     // number of the latest command by way of others
+	pending []pending  // of those, what is not known to have come
+	passes  []*passing // what the node is to pass on
+	apart   time.Time  // until then nothing goes to it by way of others
 
 	// These are the core's.
 	answers  tree.Window // of its answers that came by way of others
@@ -56,7 +56,7 @@ func newSession(h *wire.Hello) *session {
 func (s *session) send(m *wire.ControllerMessage) {
 	s.mu.Lock()
 	if s.err == nil {
-		s.flushPending()
+		s.recall()
 		s.queue = append(s.queue, m)
 		s.sent++
 	}

@@ -116,16 +116,22 @@ type passing struct {
 	targets []*wire.Target
 }
 
+// pending is a command that is under way to a node by others.
+type pending struct {
+	seq     uint64
+	message *wire.ControllerMessage
+}
+
 // ahead makes the target of a command that goes to this session's node by way of others; nil:
 // it has to go by the session.
 func (s *session) ahead(m *wire.ControllerMessage) *wire.Target {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil || s.relay == "" || s.pending != nil || time.Now().Before(s.apart) {
+	if s.err != nil || s.relay == "" || time.Now().Before(s.apart) {
 		return nil
 	}
 	s.down++
-	s.pending = m
+	s.pending = append(s.pending, pending{s.down, m})
 	return &wire.Target{Node: s.node, Address: s.relay, Seq: s.down, After: s.sent}
 }
 
@@ -168,7 +174,10 @@ func (s *session) adopt() {
 // arrived says whether all nodes have it.
 func (p *passing) arrived() bool {
 	for i, s := range p.to {
-		if s.waits(p.targets[i].Seq) {
+		s.mu.Lock()
+		waits := s.waits(p.targets[i].Seq)
+		s.mu.Unlock()
+		if waits {
 			return false
 		}
 	}
@@ -182,19 +191,18 @@ func (p *passing) adopt() {
 	}
 }
 
+// waits says whether a command is not known to have come. The caller has the lock.
 func (s *session) waits(seq uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err == nil && s.pending != nil && s.down == seq
+	return slices.ContainsFunc(s.pending, func(p pending) bool { return p.seq == seq })
 }
 
-// again sends a command in the session that is not known to have come by another way. What
-// comes that way from now on does not count.
+// again sends a command in the session that is not known to have come by another way, and with it
+// all others: they come in their order. What comes that way from now on does not count.
 func (s *session) again(seq uint64) (n int) {
 	s.mu.Lock()
-	if s.err == nil && s.pending != nil && s.down == seq {
-		s.flushPending()
-		n = 1
+	if s.waits(seq) {
+		n = len(s.pending)
+		s.recall()
 	}
 	s.mu.Unlock()
 	s.wake()
@@ -212,22 +220,20 @@ func (s *session) missed(seq uint64) int {
 	return n
 }
 
-// flushPending queues the command that is under way elsewhere. The caller has the lock.
-func (s *session) flushPending() {
-	if s.pending != nil {
-		s.queue = append(s.queue, &wire.ControllerMessage{Message: s.pending.Message, Floor: s.down})
-		s.pending = nil
+// recall queues the commands that are under way elsewhere. The caller has the lock.
+func (s *session) recall() {
+	for _, p := range s.pending {
+		s.queue = append(s.queue, &wire.ControllerMessage{Message: p.message.Message, Floor: p.seq})
 		s.sent++
 	}
+	s.pending = nil
 }
 
 // has notes that the node has the commands up to one.
 func (s *session) has(got uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pending != nil && s.down <= got {
-		s.pending = nil
-	}
+	s.pending = slices.DeleteFunc(s.pending, func(p pending) bool { return p.seq <= got })
 }
 
 // relayed takes answers that an agent has passed on, and says that they are here. What has not
