@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/pprof"
 	"slices"
 	"sync"
 	"testing"
@@ -118,6 +119,9 @@ func (w *world) start() {
 	w.store = &faultyStore{Store: db}
 	log := slog.New(slog.NewTextHandler(testLog{w.t}, nil))
 	public, daemons := w.sockets()
+	// What profiles show with this label is the controller's, and all else the pretence.
+	defer pprof.SetGoroutineLabels(ctx)
+	pprof.SetGoroutineLabels(pprof.WithLabels(ctx, pprof.Labels("of", "controller")))
 	w.server, err = New(ctx, Options{
 		Cluster: w.cluster, Store: w.store, Log: log, Version: "test", Address: "unix:" + public,
 		SnapshotEvery: w.every, KeepEvents: w.keep, Now: w.now, Hosts: w.hosts,
