@@ -206,6 +206,8 @@ type Cluster struct {
 	Config   job.Config
 	Network  job.Network
 	Licenses []LicenseUse
+	// TreeWidth is to how many nodes each daemon passes on what is for more.
+	TreeWidth int
 }
 
 // LicenseUse is how many of a licence jobs have.

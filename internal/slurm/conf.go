@@ -168,6 +168,8 @@ func (r *reader) setting(l line, p pair) error {
 		if c.MinJobAge = job.Duration(n) * job.Second; n == 0 && err == nil {
 			c.MinJobAge = job.Forever
 		}
+	case "treewidth":
+		r.cluster.TreeWidth, err = treeWidth(l, p)
 	case "defmempercpu":
 		r.conf.memPerCPU, err = orNone(l, p, 0, math.MaxInt64>>20)
 	case "defmempernode":
@@ -296,6 +298,18 @@ func orNone(l line, p pair, low, high int64) (int64, error) {
 func count(l line, p pair, low, high int64) (int, error) {
 	n, err := number(l, p, low, high)
 	return int(n), err
+}
+
+// treeWidth is a number as Slurm's parser takes it; without a limit it is the highest.
+func treeWidth(l line, p pair) (int, error) {
+	if isOneOf(p.value, "UNLIMITED INFINITE") {
+		return math.MaxUint16, nil
+	}
+	n, ok := slurmNumber(p.value, 16)
+	if !ok {
+		return 0, l.bad(p, "a whole number from 0 to 65535, or UNLIMITED")
+	}
+	return int(n), nil
 }
 
 func weight(l line, p pair) (uint32, error) {

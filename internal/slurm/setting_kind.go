@@ -9,7 +9,7 @@ func kinds(s section) map[kind]string {
 			number16: `AccountingStoragePort AcctGatherNodeFreq BatchStartTimeout CompleteWait EioTimeout ExtSensorsFreq FairShareDampeningFactor FastSchedule
 				GetEnvTimeout GroupUpdateForce GroupUpdateTime HealthCheckInterval InactiveLimit JobFileAppend JobRequeue KillOnBadExit KillWait MaxTasksPerNode
 				MessageTimeout OverTimeLimit PrologEpilogTimeout PropagatePrioProcess ResumeRate ResumeTimeout ResvOverRun ReturnToService SchedulerTimeSlice
-				SlurmSchedLogLevel SlurmctldTimeout SlurmdTimeout SuspendRate SuspendTimeout TCPTimeout TreeWidth UnkillableStepTimeout VSizeFactor WaitTime`,
+				SlurmSchedLogLevel SlurmctldTimeout SlurmdTimeout SuspendRate SuspendTimeout TCPTimeout UnkillableStepTimeout VSizeFactor WaitTime`,
 			number32: `EpilogMsgTime FirstJobId JobCompPort KeepAliveTime MaxDBDMsgs MaxJobId MaxNodeCount MaxStepCount PriorityWeightAssoc
 				PriorityWeightFairshare PriorityWeightQOS SlurmdPort`,
 			number64: "DefCpuPerGPU DefMemPerGPU MaxMemPerCPU MaxMemPerNode",

@@ -6,7 +6,7 @@ func rulesThatAct() []rule {
 		{fate: acts, keys: `ClusterName GresTypes Licenses MaxArraySize MaxJobCount MaxBatchRequeue MinJobAge TopologyPlugin
 			PriorityType PriorityWeightAge PriorityWeightJobSize PriorityWeightPartition PriorityMaxAge PriorityFavorSmall
 			SchedulerType SchedulerParameters SelectType SelectTypeParameters DefMemPerCPU DefMemPerNode DisableRootJobs
-			PlugStackConfig NodeName PartitionName NodeSet DownNodes`},
+			PlugStackConfig TreeWidth NodeName PartitionName NodeSet DownNodes`},
 		{fate: differs, keys: "FrontendName", why: "there are no front ends", remedy: "write a NodeName line for each machine that runs jobs"},
 	}
 }
@@ -83,7 +83,7 @@ func rulesOfDaemons() []rule {
 		},
 		{fate: differs, keys: "JobCompType", why: "what is known of jobs that ended is written nowhere else", same: "jobcomp/none", remedy: "ask for it: sacct --json"},
 		{fate: nothing, keys: "JobCompHost JobCompLoc JobCompParams JobCompPass JobCompPort JobCompUser", why: "there is no JobCompType"},
-		{fate: nothing, keys: `CommunicationParameters TCPTimeout MessageTimeout EioTimeout TreeWidth RoutePlugin BatchStartTimeout EpilogMsgTime GetEnvTimeout
+		{fate: nothing, keys: `CommunicationParameters TCPTimeout MessageTimeout EioTimeout RoutePlugin BatchStartTimeout EpilogMsgTime GetEnvTimeout
 			DataParserParameters HttpParserType UrlParserType`, why: "it is about messages between Slurm's daemons"},
 		{fate: differs, keys: "SlurmdTimeout", why: "a node that is silent for 5 s takes nothing new, and what ran there is lost after 60 s", same: "60"},
 		{

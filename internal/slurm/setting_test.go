@@ -133,7 +133,7 @@ func acting() map[string]map[string]string {
 			"PriorityWeightAge": "PriorityType=priority/multifactor\nPriorityWeightAge=9", "PriorityWeightJobSize": "PriorityType=priority/multifactor\nPriorityWeightJobSize=9",
 			"PriorityWeightPartition": "PriorityType=priority/multifactor\nPriorityWeightPartition=9", "SchedulerParameters": "SchedulerParameters=max_switch_wait=9",
 			"SchedulerType": "SchedulerType=sched/builtin", "SelectType": "SelectType=select/linear\n" + p, "SelectTypeParameters": "SelectTypeParameters=CR_Core\n" + p,
-			"TopologyPlugin": "TopologyPlugin=topology/tree",
+			"TopologyPlugin": "TopologyPlugin=topology/tree", "TreeWidth": "TreeWidth=7",
 
 			"Boards": "NodeName=n1 SocketsPerBoard=1 Boards=2", "CoresPerSocket": "NodeName=n1 CoresPerSocket=2", "CPUs": "NodeName=n1 CPUs=2", "Procs": "NodeName=n1 Procs=2",
 			"Features": "NodeName=n1 Features=a", "Gres": "NodeName=n1 Gres=gpu:2", "MemSpecLimit": "NodeName=n1 RealMemory=9 MemSpecLimit=2", "NodeAddr": "NodeName=n1 NodeAddr=a",

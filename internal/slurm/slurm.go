@@ -39,7 +39,9 @@ type Cluster struct {
 	Network    job.Network
 	// SwitchWait is how long --switches is waited for at most (max_switch_wait).
 	SwitchWait job.Duration
-	Warnings   []Warning
+	// TreeWidth is to how many nodes each daemon passes on what is for more; 0: it is not said.
+	TreeWidth int
+	Warnings  []Warning
 	// More is how many other errors and warnings [Lint] has: they are about what runs on nodes,
 	// and about what lines mean together.
 	More    int

@@ -130,7 +130,7 @@ const (
 
 // Take takes a number.
 func (w *Window) Take(n uint64) Verdict {
-	if n == 0 || n+windowSize <= w.top {
+	if n == 0 || w.top >= windowSize && n <= w.top-windowSize {
 		return Old
 	}
 	for ; w.top < n; w.top++ {

@@ -65,6 +65,7 @@ func (v *View) Config(w io.Writer, c *api.Cluster) error {
 		{"SLURM_VERSION", slurm.Version},
 		{"SlurmctldHost[0]", "localhost"},
 		{"TopologyPlugin", topology},
+		{"TreeWidth", strconv.Itoa(c.TreeWidth)},
 	} {
 		fmt.Fprintf(&b, "%-23s = %s\n", line[0], line[1])
 	}

@@ -387,7 +387,7 @@ func TestRecord(t *testing.T) {
 	if err := view().StepRecord(&w, &s, &listing.Control{}); err != nil {
 		t.Fatal(err)
 	}
-	cluster := api.Cluster{Name: "test", Version: "1.2.3", Began: noon, Licenses: []api.LicenseUse{{Name: "matlab", Total: 4, Used: 1}}, Network: job.Network{
+	cluster := api.Cluster{TreeWidth: 32, Name: "test", Version: "1.2.3", Began: noon, Licenses: []api.LicenseUse{{Name: "matlab", Total: 4, Used: 1}}, Network: job.Network{
 		Switches: []job.Switch{{Name: "top", Switches: []string{"s1", "s2"}}, {Name: "s1", Nodes: []string{"n2", "n1"}}, {Name: "s2", Nodes: []string{"n3"}}},
 	}}
 	if err := view().Config(&w, &cluster); err != nil {
