@@ -42,7 +42,7 @@ func (l *loopback) words() string { return fmt.Sprintf("gangway up --nodes %d", 
 
 func (l *loopback) registry() string                                   { return l.address }
 func (l *loopback) enter(ctx context.Context, cmd *exec.Cmd) *exec.Cmd { return cmd }
-func (l *loopback) state() string { return filepath.Join(l.d.dir, "state") }
+func (l *loopback) state() string                                      { return filepath.Join(l.d.dir, "state") }
 
 func (l *loopback) environ() []string {
 	return []string{"GANGWAY_RUNTIME_DIR=" + filepath.Join(l.d.dir, "rt"), "GANGWAY_CLUSTER=unix:" + filepath.Join(l.state(), "controller.sock")}
