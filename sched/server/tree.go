@@ -302,8 +302,8 @@ func (c *core) gatherBeats() {
 			alone++
 		}
 	}
-	if len(to) <= c.width() || alone <= len(to)/20 {
-		return
+	if len(to) <= c.width() || alone <= c.width()+len(to)/20 {
+		return // the first agents of the tree say theirs in their own session
 	}
 	m := &wire.ControllerMessage{Message: &wire.ControllerMessage_Gather{Gather: &wire.Gather{}}}
 	for _, s := range to {
