@@ -89,13 +89,16 @@ func (c *cluster) treePhase(t *testing.T, how syscall.Signal, phase string, node
 	if err := os.WriteFile(file, []byte(script+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	id := c.submit(t, "exec srun --ntasks-per-node=2 sh script.sh", fmt.Sprintf("-N%d", nodes), "-o", "out-%j")
+	id := c.submit(t, "exec srun --ntasks-per-node=2 sh script.sh", fmt.Sprintf("-N%d", nodes), "--ntasks-per-node=2", "-o", "out-%j")
 	run := func() int {
 		found, _ := filepath.Glob(filepath.Join(c.dir, "home", "run-"+id+"-*"))
 		return len(found)
 	}
 	if phase == "launch" {
-		waitFor(t, func() bool { return strings.Contains(c.do(t, "squeue", "-h", "-s", "-j", id), id+".0") })
+		of := regexp.MustCompile("/" + id + `\.\d+\.0\.`) // the first processes of the step
+		waitFor(t, func() bool {
+			return slices.ContainsFunc(c.processes(t), func(p clusterProcess) bool { return of.MatchString(p.marker) })
+		})
 		strike()
 	}
 	waitFor(t, func() bool { return run() == 2*nodes })
