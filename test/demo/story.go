@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,14 +29,28 @@ var quick = training{
 	short: []string{"--epochs", "15"}, long: []string{"--epochs", "20", "--pause", "150ms"},
 }
 
+// full is PyTorch's, on pictures of digits.
+var full = training{
+	example: "digits", image: "demo/torch:1", loseAfter: 3,
+	short: []string{"--epochs", "10"}, long: []string{"--epochs", "10"},
+}
+
 // story is all of it, in order.
 func (d *demo) story(ctx context.Context) error {
 	t := quick
-	if err := d.cluster(ctx, &t); err != nil {
+	if !d.quick {
+		t = full
+	}
+	if err := d.cluster(ctx); err != nil {
 		return err
 	}
-	if err := d.copyExamples(t.example); err != nil {
+	if err := d.copyExamples("iris", t.example); err != nil {
 		return err
+	}
+	if !d.quick {
+		if err := d.digits(ctx); err != nil {
+			return err
+		}
 	}
 	for _, step := range []func(context.Context, *training) error{d.cold, d.warm, d.lost, d.array, d.inference} {
 		if err := step(ctx, &t); err != nil {
@@ -45,11 +60,20 @@ func (d *demo) story(ctx context.Context) error {
 	return nil
 }
 
-// cluster builds the images and starts registry and cluster.
-func (d *demo) cluster(ctx context.Context, t *training) error {
-	var small string
+// cluster builds the images, starts registry and cluster, and pushes the images.
+func (d *demo) cluster(ctx context.Context) error {
+	layouts := map[string]string{} // by their names in the registry
+	if !d.quick {
+		err := d.timed("build the torch image from Debian's packages", "8 layers, kept for the next time", func() (err error) {
+			layouts[full.image], err = d.torchImage(ctx)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
 	err := d.timed("build the small image", "a static program and busybox, one layer", func() (err error) {
-		small, err = d.smallImage(ctx)
+		layouts[quick.image], err = d.smallImage(ctx)
 		return err
 	})
 	if err != nil {
@@ -73,7 +97,14 @@ func (d *demo) cluster(ctx context.Context, t *training) error {
 	if err != nil {
 		return err
 	}
-	return d.timed("push the image to "+d.place.registry(), "skopeo", func() error { return d.push(ctx, small, "demo/iris:1") })
+	return d.timed("push what was built to "+d.place.registry(), "skopeo, digests as they are", func() error {
+		for _, name := range slices.Sorted(maps.Keys(layouts)) {
+			if err := d.push(ctx, layouts[name], name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // links makes the names of Slurm's commands.
@@ -131,7 +162,7 @@ func (d *demo) train(ctx context.Context, t *training, args []string, hook func(
 	if err := errors.Join(d.follow(ctx, id, true, on), <-logs); err != nil {
 		return 0, err
 	}
-	return id, d.types(ctx, "sacct", "-j", id.String(), "-o", "JobID,JobName%12,State,Elapsed,TotalCPU,MaxRSS,NodeList%12")
+	return id, d.types(ctx, "sacct", "-D", "-j", id.String(), "-o", "JobID,JobName%12,State,Elapsed,TotalCPU,MaxRSS,NodeList%12")
 }
 
 func (d *demo) cold(ctx context.Context, t *training) error {
