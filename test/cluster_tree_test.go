@@ -127,8 +127,14 @@ func (c *cluster) treePhase(t *testing.T, how syscall.Signal, phase string, node
 // metric is a value of the controller's /metrics.
 func (c *cluster) metric(t *testing.T, name string) float64 {
 	t.Helper()
+	return metricOf(t, filepath.Join(c.state, "controller.sock"), name)
+}
+
+// metricOf is one of the controller that listens on a socket.
+func metricOf(t *testing.T, socket, name string) float64 {
+	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(c.state, "controller.sock"))
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}}
 	resp, err := client.Get("http://controller/metrics")
 	if err != nil {

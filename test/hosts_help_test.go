@@ -165,7 +165,7 @@ func (h *hosts) join(t *testing.T, one *lonelyHost) *background {
 func (h *hosts) begin(t *testing.T) []*background {
 	t.Helper()
 	ctl := h.all[0]
-	h.admin(t, "init", "--state-dir", ctl.state, "--name", "lab", "--nodes", "n[1-4]", "--lost-after", "20s")
+	h.admin(t, "init", "--state-dir", ctl.state, "--name", "lab", "--nodes", "n[1-4]", "--lost-after", "20s", "--tree-width", "2")
 	var declared vocabulary.Cluster
 	if b, err := os.ReadFile(filepath.Join(ctl.state, "cluster.json")); err != nil || json.Unmarshal(b, &declared) != nil {
 		t.Fatalf("cluster.json: %v: %s", err, b)

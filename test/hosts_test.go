@@ -45,6 +45,17 @@ func (h *hosts) path(t *testing.T, image string) {
 	if o.code != 0 || sorted(o.out) != sums(4) {
 		t.Errorf("srun: exit %d\n%s%s", o.code, o.out, o.err)
 	}
+	// Four nodes are more than the tree is wide: two of them passed on for the others, by TLS.
+	at := filepath.Join(h.all[0].state, "controller.sock")
+	if n := metricOf(t, at, "gangway_forwarded_commands_total"); n < 16 {
+		t.Errorf("%v commands went by the tree", n)
+	}
+	if n := metricOf(t, at, "gangway_relayed_answers_total"); n < 16 {
+		t.Errorf("%v answers came by the tree", n)
+	}
+	if n := metricOf(t, at, "gangway_missed_commands_total"); n > 0 {
+		t.Errorf("%v commands did not get to their nodes by the tree", n)
+	}
 }
 
 // completes waits until a job has.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,12 +21,14 @@ import (
 	"github.com/gangway-hpc/gangway/internal/host"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/slurm"
+	"github.com/gangway-hpc/gangway/launcher/tree"
 )
 
 // initFlags are what a cluster of several hosts is made of.
 type initFlags struct {
 	dir, name, nodes string
 	lostAfter        time.Duration
+	treeWidth        int
 }
 
 func initVerb(env *cli.Env) *cobra.Command {
@@ -47,6 +50,7 @@ gangwayd token --state-dir DIR --node gpu01`,
 	f.StringVar(&i.name, "name", "", "name of the cluster")
 	f.StringVar(&i.nodes, "nodes", "", "names of its nodes, as gpu[01-16]")
 	f.DurationVar(&i.lostAfter, "lost-after", time.Minute, "how long a node may be silent until what ran there is lost")
+	f.IntVar(&i.treeWidth, "tree-width", tree.Width, "to how many nodes the controller, and each node, passes on what is for more, as Slurm's TreeWidth")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if i.dir == "" || i.name == "" || i.nodes == "" {
 			return fault.Usage(errors.New("init: state directory, name and nodes are to be named"), "gangwayd init --state-dir DIR --name lab --nodes gpu[01-16]")
@@ -76,6 +80,10 @@ func (i *initFlags) run(ctx context.Context, env *cli.Env) error {
 	if err := checkLost(i.lostAfter); err != nil {
 		return err
 	}
+	if i.treeWidth < 1 || i.treeWidth > math.MaxUint16 {
+		return fault.Usage(fmt.Errorf("--tree-width %d: from 1 to %d", i.treeWidth, math.MaxUint16), "--tree-width 32")
+	}
+	cluster.TreeWidth = i.treeWidth
 	cluster.LostAfter = job.Duration(i.lostAfter.Milliseconds())
 	if cluster.Nodes, cluster.Partitions, err = i.declare(cluster.Nodes); err != nil {
 		return err

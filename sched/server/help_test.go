@@ -428,7 +428,7 @@ func (a *fakeAgent) session(ctx context.Context) error {
 		}
 		a.message(m)
 		a.mu.Unlock()
-		if r := a.relaying.current.Load(); r != nil {
+		if r := a.relaying.current.Load(); r != nil && (m.GetForward() == nil || !a.relaying.keeps.Load()) {
 			r.Session(m)
 		}
 	}

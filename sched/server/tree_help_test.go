@@ -47,6 +47,7 @@ func pump[T any](ctx context.Context, f func(T)) (put func(T)) {
 type relaying struct {
 	current atomic.Pointer[tree.Relay]
 	address string
+	keeps   atomic.Bool // what it is to pass on, down and up
 }
 
 // hearAbove lets an agent take part in trees, until the function is called.
@@ -72,7 +73,11 @@ func (a *fakeAgent) join(ctx context.Context, w *wire.Welcome, direct func(*wire
 			defer a.mu.Unlock()
 			a.message(m)
 		}),
-		Direct: direct,
+		Direct: func(m *wire.AgentMessage) {
+			if m.GetRelayed() == nil || !a.relaying.keeps.Load() {
+				direct(m)
+			}
+		},
 		Dial: func(ctx context.Context, _, address string) (tree.Below, error) {
 			return tree.Dial(ctx, func(ctx context.Context) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, "unix", address[len("unix:"):])

@@ -152,6 +152,35 @@ func TestTreeDeaf(t *testing.T) {
 	}
 }
 
+// TestTreeKeptBack: an agent keeps back what it is to pass on, down or up. It goes the direct way
+// then.
+func TestTreeKeptBack(t *testing.T) {
+	t.Parallel()
+	w := newWorldOf(t, 15, widthTwo)
+	id := w.allocation(15)
+	for _, a := range w.agents {
+		a.set(func() {
+			a.script = func(*job.StepSpec) fakeStep {
+				if n1 := w.agents["n1"]; a == n1 { // it has passed on the command, and keeps the answers
+					n1.relaying.keeps.Store(true)
+				}
+				return fakeStep{runs: time.Millisecond, at: 100 * time.Millisecond}
+			}
+		})
+	}
+	for _, early := range []bool{false, true} {
+		w.agents["n1"].relaying.keeps.Store(early)
+		s := w.step(id, stepRequest(15, 15))
+		if end := w.stepEnd(s); end.Exit != 0 || end.Fault != nil {
+			t.Errorf("the step ended with %d: %+v", end.Exit, end.Fault)
+		}
+		w.startedOnce(s.Key, 15)
+	}
+	if n := w.counter("gangway_missed_commands_total"); n < 1 {
+		t.Errorf("%v commands went the direct way", n)
+	}
+}
+
 // TestTreeForged: what an agent says for another is refused unless that one has sealed it, now
 // and for the first time; what it says for itself counts.
 func TestTreeForged(t *testing.T) {
