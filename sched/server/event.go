@@ -103,6 +103,7 @@ type (
 	partitionDeclared struct {
 		At        job.Time
 		Partition job.Partition
+		Gone      bool `json:",omitempty"` // it is not in the configuration any more
 	}
 	// jobHeld is that somebody holds an allocation: it ends when nobody does any more.
 	jobHeld struct {
