@@ -157,7 +157,13 @@ func (c *core) fill(p *job.Program, env, text string) error {
 // refused.
 func (c *core) submit(p *proposal, answer func(*api.Submitted)) {
 	if sent, ok := c.once[p.facts.Once]; ok && p.facts.Once != "" {
-		c.after(func() { answer(&api.Submitted{ID: sent.ID, Tasks: tasksOf(sent.N, p.submit.Spec.Array)}) })
+		c.after(func() {
+			if c.commit.refused(sent.ID) { // since this was decided
+				answer(&api.Submitted{Error: c.commit.refusal(unstoredJob, ", then submit again")})
+				return
+			}
+			answer(&api.Submitted{ID: sent.ID, Tasks: tasksOf(sent.N, p.submit.Spec.Array)})
+		})
 		return
 	}
 	if c.commit.broken() {
