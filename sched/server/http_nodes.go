@@ -185,7 +185,7 @@ func (s *Server) changeNode(_ http.ResponseWriter, r *http.Request) (any, error)
 		state, reason := n.state, q.Reason
 		switch strings.ToLower(q.State) {
 		case "drain":
-			if state |= job.NodeDrain; reason == "" && n.reason == "" {
+			if state |= job.NodeDrain; reason == "" && (n.reason == "" || n.reason == lostReason) {
 				return &api.Error{What: "drain node " + n.spec.Name + ": a reason is needed", Hint: "Reason=\"...\"", Code: fault.CodeUsage, Kind: "MISSING_REASON"}
 			}
 		case "undrain":
@@ -205,8 +205,12 @@ func (s *Server) changeNode(_ http.ResponseWriter, r *http.Request) (any, error)
 		default:
 			return &api.Error{What: fmt.Sprintf("%q is no state for a node", q.State), Hint: "drain, undrain, resume, down, fail, maint", Code: fault.CodeUsage, Kind: "INVALID_NODE_STATE"}
 		}
+		before, lost := lostWithout(n.reason)
 		if reason == "" && state&^automatic != 0 {
-			reason = n.reason
+			reason = before
+		}
+		if lost && state&job.NodeDown != 0 && strings.ToLower(q.State) != "down" { // it comes back by itself
+			reason = lostWith(reason)
 		}
 		n.user = who.name()
 		if err := c.setNodeState(n.spec.Name, state, reason); err != nil {
