@@ -100,6 +100,9 @@ func (c *core) setNodeState(name string, state job.NodeState, reason string) err
 	if n.state == state && n.reason == reason {
 		return nil
 	}
+	if state&job.NodeDown != 0 && n.state&job.NodeDown == 0 {
+		c.endOn(name)
+	}
 	if err := c.apply(job.NodeStateSet{At: c.now, Node: name, State: state, Reason: reason}); err != nil {
 		return err
 	}
@@ -343,11 +346,6 @@ func (c *core) lose(name string, n *node) {
 	if n.session != nil {
 		n.session.close(fmt.Errorf("node %s was not heard of for too long", name))
 		n.session = nil
-	}
-	for _, r := range c.runs {
-		if r.Fate != nil && len(r.Steps) == 0 && r.on(name) {
-			c.end(r) // it had ended there already
-		}
 	}
 	if err := c.setNodeState(name, n.state&^job.NodeSuspect|job.NodeDown, lostWith(n.reason)); err != nil {
 		c.log.Error("set node's state", "node", name, "err", err)

@@ -249,6 +249,8 @@ func (s *state) follow(e any) error {
 		s.unsend(e.ID, &e.Fate)
 	case nodeCleaned:
 		s.cleaned(e.Node, e.Of)
+	case nodeSoiled:
+		s.soil(e.Node, e.Of)
 	case job.NodeSet:
 		if n := s.knownNode(e.Node.Name); n != nil {
 			*n = e.Node
