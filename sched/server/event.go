@@ -160,6 +160,13 @@ type facts struct {
 	Images []string `json:",omitempty"` // that its program and script name literally, of registries
 }
 
+// follow takes the event into what the configuration last had.
+func (e partitionDeclared) follow(declared map[string]job.Partition) {
+	if declared[e.Partition.Name] = e.Partition; e.Gone {
+		delete(declared, e.Partition.Name)
+	}
+}
+
 // meeting is where a node is reached.
 type meeting struct {
 	Address string // by ranks and clients: an IP address or a name that resolves
