@@ -18,4 +18,9 @@ type Cluster struct {
 	// TreeWidth is to how many nodes the controller, and each agent, passes on what is for
 	// more than that; 0: 32.
 	TreeWidth int
+	// SlurmConf is the directory of the slurm.conf that all this was read from; empty: none.
+	SlurmConf string `json:",omitempty"`
+	// Leaving are nodes that are not declared any more, and on which something ran when that
+	// was said: their agents stay until the controller has removed them.
+	Leaving []Node `json:",omitempty"`
 }

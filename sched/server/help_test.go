@@ -41,6 +41,8 @@ type world struct {
 	keep    int // events that are kept
 	hosts   *Hosts
 	now     func() time.Time
+
+	configuration *Configuration
 }
 
 // faultyStore refuses batches while it is told to, or keeps them waiting.
@@ -124,7 +126,7 @@ func (w *world) start() {
 	pprof.SetGoroutineLabels(pprof.WithLabels(ctx, pprof.Labels("of", "controller")))
 	w.server, err = New(ctx, Options{
 		Cluster: w.cluster, Store: w.store, Log: log, Version: "test", Address: "unix:" + public,
-		SnapshotEvery: w.every, KeepEvents: w.keep, Now: w.now, Hosts: w.hosts,
+		SnapshotEvery: w.every, KeepEvents: w.keep, Now: w.now, Hosts: w.hosts, Configuration: w.configuration,
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -260,33 +262,6 @@ func (w *world) submit(nodes int, edit func(*api.Submit)) job.ID {
 	var a api.Submitted
 	w.do("POST", "/v1/jobs", &q, &a)
 	return a.ID
-}
-
-func (w *world) job(id job.ID) *api.Job {
-	w.t.Helper()
-	var j api.Job
-	w.get("/v1/jobs/"+id.String(), &j)
-	return &j
-}
-
-func (w *world) waitState(id job.ID, want job.State) *api.Job {
-	w.t.Helper()
-	var j *api.Job
-	w.until(fmt.Sprintf("job %v is %v", id, want), func() bool {
-		j = w.job(id)
-		return j.State == want
-	})
-	return j
-}
-
-// until waits for something, for a while.
-func (w *world) until(what string, f func() bool) {
-	w.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			w.t.Fatalf("after 20 s it is still not so that %s", what)
-		}
-	}
 }
 
 // fakeAgent says what an agent says. What it says to a prepare, and when steps end, is up to
@@ -592,27 +567,5 @@ func (a *fakeAgent) restate(key job.StepKey) {
 	}
 	if st.phase >= wire.StepState_RUNNING {
 		a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Started{Started: &wire.Started{Key: wire.KeyOf(key)}}})
-	}
-}
-
-// started is how often each step was started, on all nodes.
-func (w *world) started() map[job.StepKey]int {
-	all := map[job.StepKey]int{}
-	for _, a := range w.agents {
-		a.mu.Lock()
-		for k, n := range a.starts {
-			all[k] += n
-		}
-		a.mu.Unlock()
-	}
-	return all
-}
-
-// runFor has all steps to come run for a time; 0: until they are told to end.
-func (w *world) runFor(d time.Duration) {
-	for _, a := range w.agents {
-		a.mu.Lock()
-		a.script = func(*job.StepSpec) fakeStep { return fakeStep{runs: d} }
-		a.mu.Unlock()
 	}
 }

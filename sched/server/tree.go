@@ -32,6 +32,7 @@ type mail struct {
 	prepare *step // its specification, in the place of message
 	to      []*session
 	at      int // among the effects of its turn
+	width   int // in how many parts it is cut at most; what is for no more nodes goes to each
 }
 
 // post has something said to a node once all that was decided so far is durable. What is said
@@ -42,7 +43,7 @@ func (c *core) post(s *session, m *wire.ControllerMessage, prepare *step) {
 		last.to = append(last.to, s)
 		return
 	}
-	l := &mail{message: m, prepare: prepare, to: []*session{s}}
+	l := &mail{message: m, prepare: prepare, to: []*session{s}, width: c.width()}
 	c.after(func() { c.dispatch(l) })
 	l.at, c.out.mail = len(c.out.effects), l
 }
@@ -57,7 +58,7 @@ func (c *core) dispatch(l *mail) {
 	// Agents of this machine and those of others do not reach each other.
 	for _, remote := range []bool{false, true} {
 		to := slices.DeleteFunc(slices.Clone(l.to), func(s *session) bool { return strings.HasPrefix(s.relay, tlsSocket) != remote })
-		if len(to) > c.width() && c.forward(l.message, to) {
+		if len(to) > l.width && c.forward(l.message, to, l.width) {
 			continue
 		}
 		for _, s := range to {
@@ -66,12 +67,12 @@ func (c *core) dispatch(l *mail) {
 	}
 }
 
-// width is in how many parts commands are cut at most; what is for no more nodes goes to each.
+// width is that of trees, as configured now.
 func (c *core) width() int { return cmp.Or(c.opts.Cluster.TreeWidth, tree.Width) }
 
 // forward sends mail by way of the first agents of a tree, in the order of the topology. It
 // returns false if it is too much for one message.
-func (c *core) forward(m *wire.ControllerMessage, to []*session) bool {
+func (c *core) forward(m *wire.ControllerMessage, to []*session, width int) bool {
 	body, err := proto.Marshal(m)
 	if err != nil || len(body) > MaxMessage-forwardRoom {
 		return false
@@ -88,7 +89,6 @@ func (c *core) forward(m *wire.ControllerMessage, to []*session) bool {
 			s.send(m)
 		}
 	}
-	width := c.width()
 	c.meter.forwards.Add(float64(len(targets)))
 	at := 0
 	for _, part := range tree.Split(targets, width) {
