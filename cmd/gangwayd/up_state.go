@@ -264,7 +264,7 @@ func (u *upFlags) fromSlurm(s *state) (job.Cluster, error) {
 	if conf.More > 0 {
 		s.warnings = append(s.warnings, fmt.Sprintf("%d more settings cannot do what was meant, or are otherwise than in Slurm; see gangway slurm lint %s", conf.More, u.slurmConf))
 	}
-	c := job.Cluster{Name: conf.Name, Declared: true, Partitions: conf.Partitions, Network: conf.Network, Config: conf.Config}
+	c := job.Cluster{Name: conf.Name, Declared: true, Partitions: conf.Partitions, Network: conf.Network, Config: conf.Config, Programs: conf.Programs}
 	for _, n := range conf.Nodes {
 		if n.State&job.NodeFuture != 0 {
 			continue

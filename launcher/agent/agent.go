@@ -67,6 +67,7 @@ type Agent struct {
 	images   *inventory
 	patience time.Duration  // with images that are fetched
 	workers  sync.WaitGroup // one for each step
+	programs programs       // of administrators
 }
 
 // held is a life with who does what it says.
@@ -86,7 +87,7 @@ func New(o Options) *Agent {
 	return &Agent{
 		Options: o, instance: rand.Text(), boot: bootID(), inputs: newQueue[any](),
 		steps: map[job.StepKey]*held{}, releases: map[release]*releasing{},
-		stray: map[release]bool{}, images: newInventory(o.Store), patience: fetchPatience,
+		stray: map[release]bool{}, images: newInventory(o.Store), patience: fetchPatience, programs: programs{stays: map[release]*stay{}},
 	}
 }
 
@@ -105,11 +106,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer func() { _ = lock.Release() }() // it ends with the process
 	ctx, cancel := context.WithCancel(ctx)
 	defer a.workers.Wait()
+	defer a.programs.group.Wait()
 	defer cancel()
 	if a.Orphans != nil {
 		go a.Orphans.Watch(ctx)
 	}
 	a.epoch = a.readEpoch()
+	if err := a.findStays(); err != nil {
+		return err
+	}
 	if err := a.findSteps(ctx); err != nil {
 		return err
 	}
@@ -180,7 +185,11 @@ func (a *Agent) input(ctx context.Context, in any) {
 	case sayIn:
 		a.say(in.message)
 	case cleanedIn:
-		a.cleaned(in)
+		a.toStay(ctx, in.release, emptyIn{in.left, len(a.programs.Epilog) > 0})
+	case stayIn:
+		a.toStay(ctx, in.release, in.in)
+	case checkedIn:
+		a.programs.checking = false
 	case stopIn:
 		if !a.stopping.IsZero() {
 			return

@@ -70,7 +70,8 @@ func (a *Agent) findStep(ctx context.Context, h *held) {
 	end, err := readJSON[job.StepEnd](h.file(control.EndFile))
 	switch {
 	case err == nil && !alive:
-		a.happen(h, foundIn{end})
+		s := a.programs.stays[attemptOf(h.life.key)]
+		a.happen(h, foundIn{end, s != nil && s.fault != nil && end.Start == 0})
 	case alive:
 		in := adoptIn{}
 		if intended {

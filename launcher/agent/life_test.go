@@ -61,9 +61,9 @@ func TestLife(t *testing.T) {
 		{"signal before the start", []any{born, eventIn{ready}, signalIn{10, 1}}, []string{"tellDo"}},
 		{"signal is there", []any{born, signalIn{10, 1}, signalledIn{1}}, []string{"AgentMessage_Signalled"}},
 		{"signal after the end", []any{born, eventIn{over}, signalIn{10, 1}}, nil},
-		{"kill what is over", []any{foundIn{job.StepEnd{}}, killIn{}}, []string{"AgentMessage_Ended"}},
-		{"found", []any{foundIn{job.StepEnd{}}}, nil},
-		{"found and acknowledged", []any{foundIn{job.StepEnd{}}, ackIn{}}, []string{"discardDo"}},
+		{"kill what is over", []any{foundIn{end: job.StepEnd{}}, killIn{}}, []string{"AgentMessage_Ended"}},
+		{"found", []any{foundIn{end: job.StepEnd{}}}, nil},
+		{"found and acknowledged", []any{foundIn{end: job.StepEnd{}}, ackIn{}}, []string{"discardDo"}},
 		{"adopted", []any{adoptIn{intent: &control.Start{}}, eventIn{ready}, eventIn{begun}, restateIn{}}, []string{"AgentMessage_Prepared", "AgentMessage_Started"}},
 		{"adopted and not started", []any{adoptIn{intent: &control.Start{}}, eventIn{ready}, startIn{}}, []string{"beginDo"}},
 	} {

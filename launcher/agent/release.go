@@ -29,10 +29,11 @@ const releasePatience = 10 * time.Second
 
 // release ends what an attempt still has here. That nothing is left is said by
 // driveReleases.
-func (a *Agent) release(r release) {
+func (a *Agent) release(ctx context.Context, r release, env []byte) {
 	if a.releases[r] != nil {
 		return
 	}
+	a.toStay(ctx, r, leaveIn{envOf(env)})
 	a.releases[r] = &releasing{since: time.Now()}
 	for key, h := range a.steps {
 		if attemptOf(key) == r && h.phase != ended {
@@ -55,7 +56,7 @@ func (a *Agent) driveReleases(ctx context.Context) {
 			go a.search(ctx, r, a.lingering(r))
 			continue
 		}
-		a.cleaned(cleanedIn{r, ""})
+		a.toStay(ctx, r, emptyIn{"", len(a.programs.Epilog) > 0})
 	}
 }
 
@@ -122,11 +123,12 @@ func (a *Agent) removeLeftovers() error {
 	return err
 }
 
-// cleaned says that nothing is left. A controller that was away asks again.
-func (a *Agent) cleaned(in cleanedIn) {
-	delete(a.releases, in.release)
-	delete(a.stray, in.release)
+// cleaned says that nothing is left, and whether the node is to take nothing new. A controller
+// that was away asks again.
+func (a *Agent) cleaned(r release, left, drain string) {
+	delete(a.releases, r)
+	delete(a.stray, r)
 	a.say(&wire.AgentMessage{Message: &wire.AgentMessage_Cleaned{Cleaned: &wire.Cleaned{
-		Job: uint32(in.release.job), Attempt: int32(in.release.attempt), Left: in.left,
+		Job: uint32(r.job), Attempt: int32(r.attempt), Left: left, Drain: drain,
 	}}})
 }

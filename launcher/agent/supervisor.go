@@ -68,7 +68,11 @@ func (s *supervisor) leave() {
 }
 
 func (s *supervisor) settle(do settleDo) {
-	if err := writeJSON(context.Background(), s.file(control.EndFile), do.end); err != nil {
+	err := os.MkdirAll(s.dir, 0o700) // a step that was never launched has none
+	if err == nil {
+		err = writeJSON(context.Background(), s.file(control.EndFile), do.end)
+	}
+	if err != nil {
 		s.log.Error("end of step is not on disk", "step", s.key, "err", err)
 	}
 }

@@ -257,6 +257,7 @@ func (c *core) tick() {
 		}
 	}
 	c.tickHolders()
+	c.tickHealth()
 	c.prefetch()
 	if c.now >= c.forgot.Add(job.Minute) {
 		c.forgot = c.now

@@ -24,6 +24,7 @@ type node struct {
 	user    string
 	since   job.Time
 	told    job.Time // when a release was last repeated
+	check   job.Time // when its health is checked next; 0: it was not thought of
 }
 
 // heartbeatSpan is how often agents say that they are there.
@@ -115,10 +116,12 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 	}
 	if n.state&automatic != 0 || n.state&job.NodeDown != 0 && n.reason == lostReason {
 		state := n.state &^ automatic
+		reason := n.reason
 		if n.reason == lostReason {
 			state &^= job.NodeDown
+			reason = ""
 		}
-		if err := c.setNodeState(h.Node, state, ""); err != nil {
+		if err := c.setNodeState(h.Node, state, reason); err != nil {
 			c.log.Error("set node's state", "node", h.Node, "err", err)
 		}
 	}
@@ -151,7 +154,7 @@ func (c *core) hardware(n *node, h *wire.Hello) {
 
 // adopt sorts out which steps go on: the answer to a Hello.
 func (c *core) adopt(n *node, h *wire.Hello) {
-	w := &wire.Welcome{Protocol: wire.Protocol, Version: c.opts.Version, Epoch: c.store.Epoch(), HeartbeatMs: int64(heartbeatSpan)}
+	w := &wire.Welcome{Protocol: wire.Protocol, Version: c.opts.Version, Epoch: c.store.Epoch(), HeartbeatMs: int64(heartbeatSpan), Programs: c.programsText(), Address: c.opts.Address}
 	known := map[job.StepKey]bool{}
 	for _, s := range h.Steps {
 		key := s.Key.Of()
@@ -175,6 +178,7 @@ func (c *core) adopt(n *node, h *wire.Hello) {
 		}
 	}
 	for _, r := range c.runs {
+		c.enterOn(r, h.Node)
 		for _, st := range r.Steps {
 			g := st.Gang.node(h.Node)
 			if g == nil || g.Phase == ended {
@@ -233,17 +237,22 @@ func (c *core) cleanedBy(node string, m *wire.Cleaned) {
 		c.log.Warn("something is left of a job", "job", a.Job, "node", node, "err", m.Left)
 	}
 	if r := c.runs[a.Job]; r != nil && r.Of == a {
+		if slices.Contains(c.dirty[node], a) { // else it is said again
+			c.drain(node, m.Drain)
+		}
 		c.state.cleaned(node, a) // the end of the job says so durably
 		c.touch(a.Job)
 		return
 	}
 	if slices.Contains(c.dirty[node], a) {
+		c.drain(node, m.Drain)
 		c.emit(nodeCleaned{At: c.now, Node: node, Of: a})
 	}
 	if c.blocked(node) {
 		return
 	}
 	for _, r := range c.runs {
+		c.enterOn(r, node)
 		for _, st := range r.Steps {
 			if g := st.Gang.node(node); g != nil && g.Phase == unheard && !st.Gang.Starting && !st.Gang.killing {
 				c.sendPrepare(st, node)
