@@ -106,8 +106,8 @@ func (a *Agent) toStay(ctx context.Context, r release, in any) {
 				a.Log.Error("what has run for a job is not on disk", "job", r.job, "err", err)
 			}
 		case readyDo:
-			for _, h := range a.steps {
-				if attemptOf(h.life.key) == r {
+			for h := range a.all {
+				if attemptOf(h.key) == r {
 					a.happen(h, readyIn(do))
 				}
 			}
@@ -261,7 +261,7 @@ func (a *Agent) forgetStays(r release) {
 	if len(over) <= maxStays {
 		return
 	}
-	slices.SortFunc(over, func(a, b release) int { return cmp.Or(cmp.Compare(a.job, b.job), cmp.Compare(a.attempt, b.attempt)) })
+	slices.SortFunc(over, release.compare)
 	for _, r := range over[:len(over)-maxStays] {
 		delete(a.programs.stays, r)
 		if err := os.Remove(a.stayFile(r)); err != nil {

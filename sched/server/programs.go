@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -135,6 +136,16 @@ func (c *core) enterOn(r *run, node string) {
 	c.send(node, &wire.ControllerMessage{Message: &wire.ControllerMessage_Enter{Enter: &wire.Enter{
 		Job: uint32(r.Of.Job), Attempt: int32(r.Of.Attempt), Epoch: c.store.Epoch(), Env: c.jobEnv(r.Of, node),
 	}}})
+}
+
+// enterAll has those begin that are due on a node.
+func (c *core) enterAll(node string) {
+	if !c.programs().Alloc {
+		return
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.runs)) {
+		c.enterOn(c.runs[id], node)
+	}
 }
 
 // entered takes that the prolog of a run has ended on a node.
