@@ -150,7 +150,9 @@ func (l life) step(in any, now time.Time) (life, []any) {
 	case tickIn:
 		return l.tick(now)
 	case eventIn:
-		return l.event(in.event, now)
+		if l.held == nil { // else there is nobody who could say it
+			return l.event(in.event, now)
+		}
 	case goneIn:
 		return l.over(in.end, now)
 	case failedIn:
