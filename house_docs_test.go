@@ -1,6 +1,7 @@
 package gangway_test
 
 import (
+	"go/ast"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -117,4 +118,63 @@ func TestDocsVerbs(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestDocsTrace: the functions by which ARCHITECTURE.md follows a job are in the packages
+// that it says: those before the names, on the line or before it.
+func TestDocsTrace(t *testing.T) {
+	_, section, ok := strings.Cut(pages(t)["ARCHITECTURE.md"], "## One job, from submit to rank\n")
+	if !ok {
+		t.Fatal("ARCHITECTURE.md follows no job")
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	declared := functions(t)
+	quoted := regexp.MustCompile("`([^`]+)`(:?)")
+	pkg, named := "", 0
+	for line := range strings.Lines(section) {
+		for _, m := range quoted.FindAllStringSubmatch(line, -1) {
+			switch {
+			case m[2] == ":":
+				pkg = m[1]
+			case pkg != "" && regexp.MustCompile(`^(\w+\.)?\w+$`).MatchString(m[1]) && !slices.Contains([]string{"execve", "srun"}, m[1]):
+				named++
+				if !declared[pkg+" "+m[1]] {
+					t.Errorf("ARCHITECTURE.md has a job pass through %s of %s, which is not there", m[1], pkg)
+				}
+			}
+		}
+	}
+	if named < 20 {
+		t.Errorf("ARCHITECTURE.md names %d functions on the way of a job", named)
+	}
+}
+
+// functions are those of the module as "DIR NAME" or "DIR TYPE.NAME".
+func functions(t *testing.T) map[string]bool {
+	t.Helper()
+	all, err := sources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, s := range all {
+		for _, d := range s.file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || s.test {
+				continue
+			}
+			name := f.Name.Name
+			if f.Recv != nil {
+				of := f.Recv.List[0].Type
+				if star, ok := of.(*ast.StarExpr); ok {
+					of = star.X
+				}
+				if id, ok := of.(*ast.Ident); ok {
+					name = id.Name + "." + name
+				}
+			}
+			found[s.dir+" "+name] = true
+		}
+	}
+	return found
 }
