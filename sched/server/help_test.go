@@ -89,11 +89,7 @@ func newWorld(t testing.TB, nodes int) *world {
 	for _, n := range w.cluster.Nodes {
 		w.agents[n.Name] = newFakeAgent(w, n)
 	}
-	w.until("all nodes are idle", func() bool {
-		var page api.Page[api.Node]
-		w.get("/v1/nodes", &page)
-		return !slices.ContainsFunc(page.Items, func(n api.Node) bool { return n.StateText != "idle" })
-	})
+	w.idle()
 	return w
 }
 
@@ -175,11 +171,7 @@ func (w *world) renew() {
 		}
 	}
 	w.start()
-	w.until("all nodes are idle", func() bool {
-		var page api.Page[api.Node]
-		w.get("/v1/nodes", &page)
-		return !slices.ContainsFunc(page.Items, func(n api.Node) bool { return n.StateText != "idle" })
-	})
+	w.idle()
 }
 
 type testLog struct{ t testing.TB }
@@ -296,9 +288,9 @@ type fakeAgent struct {
 	starts   map[job.StepKey]int    // how often each was really started
 	images   map[job.StepKey]string // that were prepared
 	releases []attempt
-	envs     [][]byte  // of releases
-	entered  []attempt // whose prolog it was to run
-	checks   int       // of its health
+	envs     [][]byte                     // of releases
+	entered  []attempt                    // whose prolog it was to run
+	checks   int                          // of its health
 	fetched  []string                     // images that it was to have ready
 	script   func(*job.StepSpec) fakeStep // of steps to come
 	dirty    bool                         // it does not say that it is clean

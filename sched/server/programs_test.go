@@ -77,7 +77,9 @@ func TestPrologFailsEverywhere(t *testing.T) {
 	w := newProgramWorld(t, 4, oneProlog)
 	for _, a := range w.agents {
 		a.change(func() {
-			a.script = func(*job.StepSpec) fakeStep { return fakeStep{fault: &job.Fault{What: "run the prolog", Node: true}, drain: "Prolog error"} }
+			a.script = func(*job.StepSpec) fakeStep {
+				return fakeStep{fault: &job.Fault{What: "run the prolog", Node: true}, drain: "Prolog error"}
+			}
 		})
 	}
 	id := w.submit(1, nil)
