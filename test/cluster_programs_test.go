@@ -277,9 +277,11 @@ func (c *programsCluster) health(t *testing.T) {
 
 // allocated: with PrologFlags=Alloc the prolog runs when a job gets its nodes, on all of them.
 func (c *programsCluster) allocated(t *testing.T) {
-	c.stop(t)
 	c.configure(t, "Prolog=CONF/prolog.d/*\nEpilog=CONF/epilog\nPrologFlags=Alloc,DeferBatch\n")
-	c.start(t)
+	c.do(t, "scontrol", "reconfigure")
+	if got := c.do(t, "scontrol", "show", "config"); !regexp.MustCompile("(?m)^PrologFlags +=.*Alloc,DeferBatch$").MatchString(got) {
+		t.Errorf("the configuration is\n%s", got)
+	}
 	c.mark(t, "wait-prolog-n2", true)
 	_ = os.Remove(filepath.Join(c.dir, "home", "at-prolog-n2"))
 	id := c.submit(t, "cat ran > at-begin", "-N2", "-w", "n1,n2")

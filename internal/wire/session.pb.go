@@ -389,6 +389,7 @@ type ControllerMessage struct {
 	//	*ControllerMessage_Precache
 	//	*ControllerMessage_Enter
 	//	*ControllerMessage_CheckHealth
+	//	*ControllerMessage_Configure
 	Message       isControllerMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -530,6 +531,15 @@ func (x *ControllerMessage) GetCheckHealth() *CheckHealth {
 	return nil
 }
 
+func (x *ControllerMessage) GetConfigure() *Configure {
+	if x != nil {
+		if x, ok := x.Message.(*ControllerMessage_Configure); ok {
+			return x.Configure
+		}
+	}
+	return nil
+}
+
 type isControllerMessage_Message interface {
 	isControllerMessage_Message()
 }
@@ -578,6 +588,10 @@ type ControllerMessage_CheckHealth struct {
 	CheckHealth *CheckHealth `protobuf:"bytes,11,opt,name=check_health,json=checkHealth,proto3,oneof"`
 }
 
+type ControllerMessage_Configure struct {
+	Configure *Configure `protobuf:"bytes,12,opt,name=configure,proto3,oneof"`
+}
+
 func (*ControllerMessage_Welcome) isControllerMessage_Message() {}
 
 func (*ControllerMessage_Prepare) isControllerMessage_Message() {}
@@ -599,6 +613,8 @@ func (*ControllerMessage_Precache) isControllerMessage_Message() {}
 func (*ControllerMessage_Enter) isControllerMessage_Message() {}
 
 func (*ControllerMessage_CheckHealth) isControllerMessage_Message() {}
+
+func (*ControllerMessage_Configure) isControllerMessage_Message() {}
 
 // Hello says who the agent is and what it has. Protocol is the number of this contract.
 type Hello struct {
@@ -2107,6 +2123,67 @@ func (x *Enter) GetEnv() []byte {
 	return nil
 }
 
+// Configure replaces what Welcome said of programs.
+type Configure struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Programs      []byte                 `protobuf:"bytes,2,opt,name=programs,proto3" json:"programs,omitempty"`
+	Address       string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Configure) Reset() {
+	*x = Configure{}
+	mi := &file_session_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Configure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Configure) ProtoMessage() {}
+
+func (x *Configure) ProtoReflect() protoreflect.Message {
+	mi := &file_session_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Configure.ProtoReflect.Descriptor instead.
+func (*Configure) Descriptor() ([]byte, []int) {
+	return file_session_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Configure) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Configure) GetPrograms() []byte {
+	if x != nil {
+		return x.Programs
+	}
+	return nil
+}
+
+func (x *Configure) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
 // CheckHealth has the program of the health check run once.
 type CheckHealth struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2117,7 +2194,7 @@ type CheckHealth struct {
 
 func (x *CheckHealth) Reset() {
 	*x = CheckHealth{}
-	mi := &file_session_proto_msgTypes[24]
+	mi := &file_session_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2206,7 @@ func (x *CheckHealth) String() string {
 func (*CheckHealth) ProtoMessage() {}
 
 func (x *CheckHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[24]
+	mi := &file_session_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2219,7 @@ func (x *CheckHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckHealth.ProtoReflect.Descriptor instead.
 func (*CheckHealth) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{24}
+	return file_session_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CheckHealth) GetEpoch() uint64 {
@@ -2163,7 +2240,7 @@ type Precache struct {
 
 func (x *Precache) Reset() {
 	*x = Precache{}
-	mi := &file_session_proto_msgTypes[25]
+	mi := &file_session_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2252,7 @@ func (x *Precache) String() string {
 func (*Precache) ProtoMessage() {}
 
 func (x *Precache) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[25]
+	mi := &file_session_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2265,7 @@ func (x *Precache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Precache.ProtoReflect.Descriptor instead.
 func (*Precache) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{25}
+	return file_session_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Precache) GetId() string {
@@ -2235,7 +2312,7 @@ const file_session_proto_rawDesc = "" +
 	"\tsignalled\x18\n" +
 	" \x01(\v2\x1a.gangway.wire.v1.SignalledH\x00R\tsignalled\x124\n" +
 	"\aentered\x18\v \x01(\v2\x18.gangway.wire.v1.EnteredH\x00R\aenteredB\t\n" +
-	"\amessage\"\xe6\x04\n" +
+	"\amessage\"\xa2\x05\n" +
 	"\x11ControllerMessage\x124\n" +
 	"\awelcome\x18\x01 \x01(\v2\x18.gangway.wire.v1.WelcomeH\x00R\awelcome\x124\n" +
 	"\aprepare\x18\x02 \x01(\v2\x18.gangway.wire.v1.PrepareH\x00R\aprepare\x12.\n" +
@@ -2248,7 +2325,8 @@ const file_session_proto_rawDesc = "" +
 	"\bprecache\x18\t \x01(\v2\x19.gangway.wire.v1.PrecacheH\x00R\bprecache\x12.\n" +
 	"\x05enter\x18\n" +
 	" \x01(\v2\x16.gangway.wire.v1.EnterH\x00R\x05enter\x12A\n" +
-	"\fcheck_health\x18\v \x01(\v2\x1c.gangway.wire.v1.CheckHealthH\x00R\vcheckHealthB\t\n" +
+	"\fcheck_health\x18\v \x01(\v2\x1c.gangway.wire.v1.CheckHealthH\x00R\vcheckHealth\x12:\n" +
+	"\tconfigure\x18\f \x01(\v2\x1a.gangway.wire.v1.ConfigureH\x00R\tconfigureB\t\n" +
 	"\amessage\"\xfc\x02\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\x05R\bprotocol\x12\x18\n" +
@@ -2373,7 +2451,11 @@ const file_session_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\rR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
-	"\x03env\x18\x04 \x01(\fR\x03env\"#\n" +
+	"\x03env\x18\x04 \x01(\fR\x03env\"W\n" +
+	"\tConfigure\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1a\n" +
+	"\bprograms\x18\x02 \x01(\fR\bprograms\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\"#\n" +
 	"\vCheckHealth\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"F\n" +
 	"\bPrecache\x12\x0e\n" +
@@ -2397,7 +2479,7 @@ func file_session_proto_rawDescGZIP() []byte {
 }
 
 var file_session_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_session_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_session_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_session_proto_goTypes = []any{
 	(StepState_Phase)(0),      // 0: gangway.wire.v1.StepState.Phase
 	(*StepKey)(nil),           // 1: gangway.wire.v1.StepKey
@@ -2424,8 +2506,9 @@ var file_session_proto_goTypes = []any{
 	(*EndedAck)(nil),          // 22: gangway.wire.v1.EndedAck
 	(*Release)(nil),           // 23: gangway.wire.v1.Release
 	(*Enter)(nil),             // 24: gangway.wire.v1.Enter
-	(*CheckHealth)(nil),       // 25: gangway.wire.v1.CheckHealth
-	(*Precache)(nil),          // 26: gangway.wire.v1.Precache
+	(*Configure)(nil),         // 25: gangway.wire.v1.Configure
+	(*CheckHealth)(nil),       // 26: gangway.wire.v1.CheckHealth
+	(*Precache)(nil),          // 27: gangway.wire.v1.Precache
 }
 var file_session_proto_depIdxs = []int32{
 	4,  // 0: gangway.wire.v1.AgentMessage.hello:type_name -> gangway.wire.v1.Hello
@@ -2447,31 +2530,32 @@ var file_session_proto_depIdxs = []int32{
 	21, // 16: gangway.wire.v1.ControllerMessage.kill:type_name -> gangway.wire.v1.Kill
 	22, // 17: gangway.wire.v1.ControllerMessage.ended_ack:type_name -> gangway.wire.v1.EndedAck
 	23, // 18: gangway.wire.v1.ControllerMessage.release:type_name -> gangway.wire.v1.Release
-	26, // 19: gangway.wire.v1.ControllerMessage.precache:type_name -> gangway.wire.v1.Precache
+	27, // 19: gangway.wire.v1.ControllerMessage.precache:type_name -> gangway.wire.v1.Precache
 	24, // 20: gangway.wire.v1.ControllerMessage.enter:type_name -> gangway.wire.v1.Enter
-	25, // 21: gangway.wire.v1.ControllerMessage.check_health:type_name -> gangway.wire.v1.CheckHealth
-	5,  // 22: gangway.wire.v1.Hello.steps:type_name -> gangway.wire.v1.StepState
-	1,  // 23: gangway.wire.v1.StepState.key:type_name -> gangway.wire.v1.StepKey
-	0,  // 24: gangway.wire.v1.StepState.phase:type_name -> gangway.wire.v1.StepState.Phase
-	1,  // 25: gangway.wire.v1.Progress.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 26: gangway.wire.v1.Prepared.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 27: gangway.wire.v1.Started.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 28: gangway.wire.v1.Signalled.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 29: gangway.wire.v1.Welcome.keep:type_name -> gangway.wire.v1.StepKey
-	1,  // 30: gangway.wire.v1.Welcome.ended:type_name -> gangway.wire.v1.StepKey
-	1,  // 31: gangway.wire.v1.Prepare.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 32: gangway.wire.v1.Start.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 33: gangway.wire.v1.Renew.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 34: gangway.wire.v1.Signal.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 35: gangway.wire.v1.Kill.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 36: gangway.wire.v1.EndedAck.key:type_name -> gangway.wire.v1.StepKey
-	2,  // 37: gangway.wire.v1.Controller.Session:input_type -> gangway.wire.v1.AgentMessage
-	3,  // 38: gangway.wire.v1.Controller.Session:output_type -> gangway.wire.v1.ControllerMessage
-	38, // [38:39] is the sub-list for method output_type
-	37, // [37:38] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	26, // 21: gangway.wire.v1.ControllerMessage.check_health:type_name -> gangway.wire.v1.CheckHealth
+	25, // 22: gangway.wire.v1.ControllerMessage.configure:type_name -> gangway.wire.v1.Configure
+	5,  // 23: gangway.wire.v1.Hello.steps:type_name -> gangway.wire.v1.StepState
+	1,  // 24: gangway.wire.v1.StepState.key:type_name -> gangway.wire.v1.StepKey
+	0,  // 25: gangway.wire.v1.StepState.phase:type_name -> gangway.wire.v1.StepState.Phase
+	1,  // 26: gangway.wire.v1.Progress.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 27: gangway.wire.v1.Prepared.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 28: gangway.wire.v1.Started.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 29: gangway.wire.v1.Signalled.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 30: gangway.wire.v1.Welcome.keep:type_name -> gangway.wire.v1.StepKey
+	1,  // 31: gangway.wire.v1.Welcome.ended:type_name -> gangway.wire.v1.StepKey
+	1,  // 32: gangway.wire.v1.Prepare.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 33: gangway.wire.v1.Start.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 34: gangway.wire.v1.Renew.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 35: gangway.wire.v1.Signal.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 36: gangway.wire.v1.Kill.key:type_name -> gangway.wire.v1.StepKey
+	1,  // 37: gangway.wire.v1.EndedAck.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 38: gangway.wire.v1.Controller.Session:input_type -> gangway.wire.v1.AgentMessage
+	3,  // 39: gangway.wire.v1.Controller.Session:output_type -> gangway.wire.v1.ControllerMessage
+	39, // [39:40] is the sub-list for method output_type
+	38, // [38:39] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_session_proto_init() }
@@ -2504,6 +2588,7 @@ func file_session_proto_init() {
 		(*ControllerMessage_Precache)(nil),
 		(*ControllerMessage_Enter)(nil),
 		(*ControllerMessage_CheckHealth)(nil),
+		(*ControllerMessage_Configure)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2511,7 +2596,7 @@ func file_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_session_proto_rawDesc), len(file_session_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

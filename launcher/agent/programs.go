@@ -39,14 +39,14 @@ const (
 
 // setPrograms takes which programs there are. The first time that they are known, the health
 // check is run.
-func (a *Agent) setPrograms(ctx context.Context, w *wire.Welcome) {
+func (a *Agent) setPrograms(ctx context.Context, which []byte, address string) {
 	p := &a.programs
-	p.Programs, p.api = job.Programs{}, w.Address
+	p.Programs, p.api = job.Programs{}, address
 	if a.Hosts != nil {
 		p.api = a.Hosts.Public
 	}
-	if len(w.Programs) > 0 {
-		if err := json.Unmarshal(w.Programs, &p.Programs); err != nil {
+	if len(which) > 0 {
+		if err := json.Unmarshal(which, &p.Programs); err != nil {
 			a.Log.Error("read which programs are to be run", "err", err)
 			p.Programs = job.Programs{}
 		}

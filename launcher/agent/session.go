@@ -168,6 +168,10 @@ func (a *Agent) message(ctx context.Context, m *wire.ControllerMessage) {
 		if a.seen(ctx, m.Enter.Epoch) {
 			a.enter(ctx, release{job.ID(m.Enter.Job), int(m.Enter.Attempt)}, m.Enter.Env, true)
 		}
+	case *wire.ControllerMessage_Configure:
+		if a.seen(ctx, m.Configure.Epoch) {
+			a.setPrograms(ctx, m.Configure.Programs, m.Configure.Address)
+		}
 	case *wire.ControllerMessage_CheckHealth:
 		if a.seen(ctx, m.CheckHealth.Epoch) {
 			a.checkHealth(ctx)
@@ -197,7 +201,7 @@ func (a *Agent) welcome(ctx context.Context, w *wire.Welcome) {
 		return
 	}
 	a.said = true
-	a.setPrograms(ctx, w)
+	a.setPrograms(ctx, w.Programs, w.Address)
 	fate := map[job.StepKey]any{}
 	for _, k := range w.Keep {
 		fate[k.Of()] = restateIn{}

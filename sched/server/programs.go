@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -27,6 +28,22 @@ func (c *core) programsText() []byte {
 		return nil
 	}
 	return mustJSON(c.opts.Cluster.Programs)
+}
+
+// tellPrograms tells all nodes of them, if they are others than they were.
+func (c *core) tellPrograms(was []byte) {
+	text := c.programsText()
+	if bytes.Equal(was, text) {
+		return
+	}
+	for i := range c.known {
+		if n := c.nodes[c.known[i].Name]; n != nil {
+			n.check = 0 // its health is checked by the new clock
+		}
+		c.send(c.known[i].Name, &wire.ControllerMessage{Message: &wire.ControllerMessage_Configure{Configure: &wire.Configure{
+			Epoch: c.store.Epoch(), Programs: text, Address: c.opts.Address,
+		}}})
+	}
 }
 
 // mustJSON is for plain data of package job, which always has a JSON form.
