@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/pprof"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -98,11 +97,7 @@ func newWorldOf(t testing.TB, nodes int, edit func(*job.Cluster)) *world {
 	for _, n := range w.cluster.Nodes {
 		w.agents[n.Name] = newFakeAgent(w, n)
 	}
-	w.until("all nodes are idle", func() bool {
-		var page api.Page[api.Node]
-		w.get("/v1/nodes", &page)
-		return !slices.ContainsFunc(page.Items, func(n api.Node) bool { return n.StateText != "idle" })
-	})
+	w.idle()
 	return w
 }
 
@@ -187,11 +182,7 @@ func (w *world) renew() {
 		}
 	}
 	w.start()
-	w.until("all nodes are idle", func() bool {
-		var page api.Page[api.Node]
-		w.get("/v1/nodes", &page)
-		return !slices.ContainsFunc(page.Items, func(n api.Node) bool { return n.StateText != "idle" })
-	})
+	w.idle()
 }
 
 type testLog struct{ t testing.TB }
@@ -282,6 +273,9 @@ type fakeAgent struct {
 	starts   map[job.StepKey]int    // how often each was really started
 	images   map[job.StepKey]string // that were prepared
 	releases []attempt
+	envs     [][]byte                     // of releases
+	entered  []attempt                    // whose prolog it was to run
+	checks   int                          // of its health
 	fetched  []string                     // images that it was to have ready
 	script   func(*job.StepSpec) fakeStep // of steps to come
 	dirty    bool                         // it does not say that it is clean
@@ -294,6 +288,7 @@ type fakeStep struct {
 	spec    job.StepSpec
 	phase   wire.StepState_Phase
 	fault   *job.Fault    // of the prepare
+	drain   string        // with it
 	hang    bool          // in the prepare
 	runs    time.Duration // how long; 0: until it is told to end
 	at      time.Duration // how long the prepare takes
@@ -455,13 +450,17 @@ func (a *fakeAgent) message(m *wire.ControllerMessage) {
 		if !a.deaf {
 			a.finish(m.Kill.Key.Of(), 15)
 		}
+	case *wire.ControllerMessage_Enter:
+		a.entered = append(a.entered, attempt{job.ID(m.Enter.Job), int(m.Enter.Attempt)})
+	case *wire.ControllerMessage_CheckHealth:
+		a.checks++
 	case *wire.ControllerMessage_Precache:
 		a.fetched = append(a.fetched, m.Precache.Images...)
 	case *wire.ControllerMessage_EndedAck:
 		delete(a.steps, m.EndedAck.Key.Of())
 	case *wire.ControllerMessage_Release:
 		at := attempt{job.ID(m.Release.Job), int(m.Release.Attempt)}
-		a.releases = append(a.releases, at)
+		a.releases, a.envs = append(a.releases, at), append(a.envs, m.Release.Env)
 		for key := range a.steps {
 			if key.Job == at.Job && key.Attempt == at.Attempt {
 				a.finish(key, 9)
@@ -559,7 +558,7 @@ func (a *fakeAgent) restate(key job.StepKey) {
 		if err != nil {
 			a.w.t.Error(err)
 		}
-		a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Ended{Ended: &wire.Ended{End: b, Key: wire.KeyOf(key)}}})
+		a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Ended{Ended: &wire.Ended{End: b, Drain: st.drain, Key: wire.KeyOf(key)}}})
 		return
 	}
 	if st.phase >= wire.StepState_PREPARED {

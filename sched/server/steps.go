@@ -202,12 +202,15 @@ func (c *core) sendPrepare(st *step, name string) {
 	if n == nil || n.session == nil {
 		return // it gets it when it comes
 	}
-	c.post(n.session, nil, st)
+	c.post(n.session, &wire.ControllerMessage{Message: &wire.ControllerMessage_Prepare{Prepare: &wire.Prepare{
+		Key: wire.KeyOf(st.Spec.Key), Epoch: c.store.Epoch(), LeaseMs: int64(leaseSpan), ProgressMs: int64(progressSpan), TotalMs: int64(prepareSpan),
+		Env: c.jobEnv(attempt{st.Spec.Key.Job, st.Spec.Key.Attempt}, name),
+	}}}, st)
 }
 
-// prepareMessage is what prepares a step, once that is durable; nil: it cannot be. It is called
-// by others than the core.
-func (c *core) prepareMessage(st *step, to []*session) *wire.ControllerMessage {
+// complete gives the message that prepares a step its specification, once that is durable; nil: it
+// cannot be prepared. It is called by others than the core.
+func (c *core) complete(m *wire.ControllerMessage, st *step, to []*session) *wire.ControllerMessage {
 	if c.commit.refused(st.Spec.Key.Job) {
 		return nil
 	}
@@ -221,9 +224,8 @@ func (c *core) prepareMessage(st *step, to []*session) *wire.ControllerMessage {
 		})
 		return nil
 	}
-	return &wire.ControllerMessage{Message: &wire.ControllerMessage_Prepare{Prepare: &wire.Prepare{
-		Key: wire.KeyOf(st.Spec.Key), Epoch: c.store.Epoch(), Spec: spec, LeaseMs: int64(leaseSpan), ProgressMs: int64(progressSpan), TotalMs: int64(prepareSpan),
-	}}}
+	m.GetPrepare().Spec = spec
+	return m
 }
 
 // wholeSpec is a step's specification with its script and environment, as JSON.
@@ -262,7 +264,7 @@ func (c *core) sendKill(st *step, a action) {
 
 func (c *core) sendRelease(name string, a attempt) {
 	c.send(name, &wire.ControllerMessage{Message: &wire.ControllerMessage_Release{Release: &wire.Release{
-		Job: uint32(a.Job), Attempt: int32(a.Attempt), Epoch: c.store.Epoch(),
+		Job: uint32(a.Job), Attempt: int32(a.Attempt), Epoch: c.store.Epoch(), Env: c.jobEnv(a, name),
 	}}})
 }
 

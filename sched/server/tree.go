@@ -29,7 +29,7 @@ var errOld = errors.New("an answer came so late that others may be lost: say all
 // mail is something that is said to nodes: the same to all.
 type mail struct {
 	message *wire.ControllerMessage
-	prepare *step // its specification, in the place of message
+	prepare *step // whose specification message is to have
 	to      []*session
 	at      int // among the effects of its turn
 	width   int // in how many parts it is cut at most; what is for no more nodes goes to each
@@ -39,7 +39,7 @@ type mail struct {
 // to several nodes in a row, and is the same, goes out together.
 func (c *core) post(s *session, m *wire.ControllerMessage, prepare *step) {
 	last := c.out.mail
-	if last != nil && last.at == len(c.out.effects) && last.prepare == prepare && (prepare != nil || proto.Equal(last.message, m)) {
+	if last != nil && last.at == len(c.out.effects) && last.prepare == prepare && proto.Equal(last.message, m) {
 		last.to = append(last.to, s)
 		return
 	}
@@ -51,7 +51,7 @@ func (c *core) post(s *session, m *wire.ControllerMessage, prepare *step) {
 // dispatch sends mail. It runs in the committer's goroutine.
 func (c *core) dispatch(l *mail) {
 	if l.prepare != nil {
-		if l.message = c.prepareMessage(l.prepare, l.to); l.message == nil {
+		if l.message = c.complete(l.message, l.prepare, l.to); l.message == nil {
 			return
 		}
 	}
