@@ -52,7 +52,8 @@ layer() {
 	finish_layer "$upper"
 }
 
-install='apt-get install -q -y --no-install-recommends'
+# What a power cut leaves of an unfinished build is removed, so nothing has to be synced.
+install='apt-get install -q -y --no-install-recommends -o Dpkg::Options::=--force-unsafe-io'
 mmdebstrap --quiet --variant=minbase --include=ca-certificates bookworm "$work/base.tar" /etc/apt/sources.list.d/*.sources 2>/dev/null ||
 	mmdebstrap --quiet --variant=minbase --include=ca-certificates bookworm "$work/base.tar"
 mkdir "$work/0"
