@@ -63,7 +63,7 @@ func TestCluster(t *testing.T) {
 	bin := clusterPrograms(t)
 	for name, test := range map[string]func(*testing.T, string){
 		"path": testClusterPath, "goes on": testClusterGoesOn, "keep": testClusterKeep, "kill": testClusterKill, "torch": testClusterTorch,
-		"commands": testClusterCommands, "reading": testClusterReading, "up": testClusterUp, "ends": testClusterEnds, "clients": testClusterClients,
+		"commands": testClusterCommands, "reading": testClusterReading, "up": testClusterUp, "ends": testClusterEnds, "clients": testClusterClients, "top": testClusterTop,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
