@@ -63,8 +63,9 @@ func TestCluster(t *testing.T) {
 	bin := clusterPrograms(t)
 	for name, test := range map[string]func(*testing.T, string){
 		"path": testClusterPath, "goes on": testClusterGoesOn, "keep": testClusterKeep, "kill": testClusterKill, "torch": testClusterTorch,
-		"commands": testClusterCommands, "reading": testClusterReading, "up": testClusterUp, "ends": testClusterEnds, "clients": testClusterClients, "top": testClusterTop,
-		"rolling": testClusterRolling, "reconfigure": testClusterReconfigure,
+		"commands": testClusterCommands, "reading": testClusterReading, "up": testClusterUp, "ends": testClusterEnds, "clients": testClusterClients,
+		"programs": testClusterPrograms,
+		"rolling":  testClusterRolling, "reconfigure": testClusterReconfigure, "top": testClusterTop,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

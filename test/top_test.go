@@ -115,8 +115,8 @@ func testTopColour(t *testing.T, c *cluster) {
 	x := newTmux(t, c, c.bin+" top "+id+"; echo it ended with $?; stty -a; read x", "-x", "100", "-y", "24")
 	x.shows(`\x1b\[(\d+;)*7m(\x1b\[[0-9;]*m)*`+id+` +bright`, "-e")
 	x.tmux("send-keys", "C-c")
-	screen := x.shows(`(?m)^it ended with 0$`)
-	if screen = x.shows(`echo`); !regexp.MustCompile(`[^-]echo\b`).MatchString(screen) || strings.Contains(screen, "-icanon") {
+	x.shows(`(?m)^it ended with 0$`)
+	if screen := x.shows(`echo`); !regexp.MustCompile(`[^-]echo\b`).MatchString(screen) || strings.Contains(screen, "-icanon") {
 		t.Errorf("the terminal is left:\n%s", screen)
 	}
 	c.do(t, "scancel", id)
