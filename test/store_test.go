@@ -102,6 +102,32 @@ func TestStoreShared(t *testing.T) {
 	}
 }
 
+// TestStoreNamed: a named container of an image of the node's store goes on from it when
+// the registry is away, and after gc; for its user alone, and until it is removed.
+func TestStoreNamed(t *testing.T) {
+	h := newHub(t, true)
+	s := newShared(t, []*hub{h}, "--lease", "0s")
+	s.login(s.ann, h, "ann", annPass)
+	image := h.host + "/team/secret:1"
+	s.do(s.ann, "run", "-q", "--container-image="+image, "--container-name=box", "--container-writable", "--", "sh", "-c", "echo mine > /written").want(t, 0, ``, ``)
+	h.set(func() { h.down = true })
+	s.do(s.ann, "run", "-q", "--container-image="+image, "--", "true").want(t, 125, ``, `error: ask for access to .*EOF(?s).*cause: the image is on this node, but .*hint`)
+	s.gc("--older-than", "1m")
+	again := []string{"run", "-q", "--container-name=box", "--", "cat", "/written", "/secret"}
+	s.do(s.ann, again...).want(t, 0, `^mine\nof ann\n$`, ``)
+	s.do(s.ann, "container", "export", "box", "-o", "box.sqsh").want(t, 0, ``, ``)
+	// Another user's container of the same name, and a claim to have been made of it.
+	from, to := filepath.Join(s.ann.dir, "home/.local"), filepath.Join(s.bob.dir, "home/.local")
+	run(t, nil, "cp", "-a", from, to)
+	run(t, nil, "chown", "-R", fmt.Sprint(s.bob.uid()), to)
+	s.do(s.bob, again...).want(t, 125, ``, `error: `)
+	s.do(s.ann, "container", "rm", "box").want(t, 0, ``, ``)
+	s.gc("--keep-bytes", "0")
+	if left := s.has("layers/v1/sha256/*.sqsh"); len(left) > 0 {
+		t.Errorf("after the container is gone there is %q", left)
+	}
+}
+
 // TestStoreHanded: what is handed over cannot be written, and is kept from gc for as long
 // as the container runs, which goes on when the service is killed. Who sends garbage, or
 // nothing, is turned away and disturbs nobody.
@@ -185,6 +211,23 @@ func TestStoreForged(t *testing.T) {
 	s.do(s.ann, "run", "-q", "--container-image="+plain, "--", "cat", "/secret").want(t, 0, `^of ann\n$`, ``)
 	forger.listen(t, h)
 	s.do(s.bob, "run", "-q", "--container-image="+plain, "--", "cat", "/secret").want(t, 125, ``, `error: .*layer`)
+}
+
+// TestStoreFull: a full disk is an error that names the remedy, of users and of the
+// administrator, and what was there stays good.
+func TestStoreFull(t *testing.T) {
+	h := newHub(t, false)
+	s := newShared(t, []*hub{h})
+	s.kill()
+	dir := s.mkdir("store", storeUID)
+	run(t, nil, "mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=6m,mode=700,uid=%d", storeUID), "none", dir)
+	t.Cleanup(func() { run(t, nil, "umount", "-l", dir) })
+	s.start()
+	s.do(s.ann, "run", "-q", "--container-image="+h.host+"/team/secret:1", "--", "cat", "/secret").want(t, 0, `^of ann\n$`, ``)
+	h.push(t, "team/large:1", busybox(t), map[string]string{"tmp/": "", "large": random(8 << 20)})
+	s.do(s.bob, "image", "pull", "-q", h.host+"/team/large:1").
+		want(t, 125, ``, `error: (?s).*cause: no space is left for the node's image store\n.*hint: .*ask the administrator.*gangway image gc.*--store DIR`)
+	s.do(s.bob, "run", "-q", "--container-image="+h.host+"/team/secret:1", "--", "cat", "/secret").want(t, 0, `^of ann\n$`, ``)
 }
 
 // TestStoreAdmin: root looks after the store through the socket; users see what they may.

@@ -17,6 +17,7 @@ users of a node share, and up, which runs a whole cluster on this machine.`,
 		Example: "gangwayd up --nodes 4",
 		Verbs: []cli.Verb{
 			upVerb,
+			topVerb,
 			initVerb,
 			controllerVerb,
 			agentVerb,
