@@ -160,7 +160,7 @@ func TestAlloc(t *testing.T) {
 	}
 	entered("n1", id, nil)
 	w.agents["n2"].change(func() { w.agents["n2"].entered = nil }) // what the next controller asks counts
-	w.restart() // who has said so is asked again
+	w.restart()                                                    // who has said so is asked again
 	entered("n1", id, nil)
 	if n := len(w.started()); n != 0 {
 		t.Errorf("%d steps have begun", n)
