@@ -149,9 +149,9 @@ func (u *upFlags) runDaemons(ctx context.Context, env *cli.Env, state *state, cl
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	go d.orphans.Watch(watching)
-	d.start(daemonController, "controller", "--state-dir", state.dir, "--socket", state.controller(), "--wire", state.wire())
+	d.start(daemonController, "controller", "--mode", modeUser, "--state-dir", state.dir, "--socket", state.controller(), "--wire", state.wire())
 	for _, n := range cluster.Nodes {
-		d.start(n.Name, "agent", "--state-dir", state.dir, "--node", n.Name, "--wire", state.wire(), "--socket", state.agent(n.Name))
+		d.start(n.Name, "agent", "--mode", modeUser, "--state-dir", state.dir, "--node", n.Name, "--wire", state.wire(), "--socket", state.agent(n.Name))
 	}
 	ready := make(chan error, 1)
 	waiting, stopWaiting := context.WithCancel(ctx)

@@ -1,4 +1,4 @@
-// Package socket makes unix sockets that are one user's, and says who is at the other end
+// Package socket makes unix sockets that are one user's, or everybody's, and says who is at the other end
 // of a connection. It may be used by any number of goroutines.
 package socket
 
@@ -18,7 +18,13 @@ const Longest = 107
 
 // Listen makes a socket, for this user and root. One that a dead process left is
 // replaced, and it is left to the next one when it is closed.
-func Listen(path string) (net.Listener, error) {
+func Listen(path string) (net.Listener, error) { return listen(path, 0o600) }
+
+// Public is [Listen] for a socket that all users of the machine may connect to: who serves
+// it asks [Peer] whom it has there. Others than the caller may not write to its directory.
+func Public(path string) (net.Listener, error) { return listen(path, 0o666) }
+
+func listen(path string, mode fs.FileMode) (net.Listener, error) {
 	if len(path) > Longest {
 		return nil, &fault.Error{
 			What: fmt.Errorf("listen on %s: the name is longer than %d bytes", path, Longest),
@@ -36,7 +42,7 @@ func Listen(path string) (net.Listener, error) {
 	}
 	// A later one makes its own under this name.
 	l.SetUnlinkOnClose(false)
-	if err := os.Chmod(path, 0o600); err != nil {
+	if err := os.Chmod(path, mode); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), l.Close())
 	}
 	return l, nil

@@ -48,6 +48,8 @@ type Options struct {
 	Leftovers func() error
 	// Hosts is set where the controller is on another host; nil: it is at Wire.
 	Hosts *Hosts
+	// Users is set where steps are of all users of the machine; nil: they are this user's.
+	Users *Users
 	Log   *slog.Logger
 }
 
@@ -61,6 +63,7 @@ type Agent struct {
 	steps    map[job.StepKey]*held
 	releases map[release]*releasing
 	stray    map[release]bool           // attempts of which something may run that no supervisor has
+	dirty    map[uint32]bool            // users whose supervisors were killed: they may have left something
 	outbox   *queue[*wire.AgentMessage] // of the session; nil: there is none
 	said     bool                       // the controller's Welcome came on it
 	stopping time.Time                  // zero: no
@@ -86,7 +89,7 @@ func New(o Options) *Agent {
 	return &Agent{
 		Options: o, instance: rand.Text(), boot: bootID(), inputs: newQueue[any](),
 		steps: map[job.StepKey]*held{}, releases: map[release]*releasing{},
-		stray: map[release]bool{}, images: newInventory(o.Store), patience: fetchPatience,
+		stray: map[release]bool{}, dirty: map[uint32]bool{}, images: newInventory(o.Store), patience: fetchPatience,
 	}
 }
 
@@ -108,6 +111,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer cancel()
 	if a.Orphans != nil {
 		go a.Orphans.Watch(ctx)
+	}
+	if a.Users != nil {
+		if err := a.Users.make(); err != nil {
+			return err
+		}
 	}
 	a.epoch = a.readEpoch()
 	if err := a.findSteps(ctx); err != nil {
@@ -216,6 +224,12 @@ func (a *Agent) happen(h *held, in any) {
 			a.stray[attemptOf(h.life.key)] = true
 			// Not in the supervisor's queue: that may be stuck with what is destroyed.
 			go kill(h.marker, nil, slack)
+			if a.Users != nil {
+				if o := h.owner(); o != nil {
+					a.dirty[o.UID] = true
+				}
+				go h.killProcess()
+			}
 		case discardDo:
 			delete(a.steps, h.life.key)
 			h.todo.put(do)
@@ -244,7 +258,7 @@ func (a *Agent) stopped() bool {
 	// Who only keeps output for clients ends too.
 	kill(a.Cluster+"/"+a.Node.Name+"/", nil, time.Second)
 	a.Orphans.End(time.Second)
-	_ = a.removeLeftovers() // the log has it
+	_ = a.removeLeftovers(context.Background(), nil) // the log has it
 	return true
 }
 
@@ -254,8 +268,9 @@ func (a *Agent) hold(ctx context.Context, key job.StepKey) *held {
 	s := &supervisor{
 		key: key, dir: filepath.Join(a.stepsDir(), name), node: a.Node.Name, marker: control.MarkerOf(a.Cluster, a.Node.Name, key),
 		gangway: a.Gangway, environ: a.Environ, orphans: a.Orphans, log: a.Log, todo: newQueue[any](),
-		post: func(in any) { a.inputs.put(stepIn{key, in}) },
+		post: func(in any) { a.inputs.put(stepIn{key, in}) }, users: a.Users,
 	}
+	s.findOwner()
 	h := &held{life{key: key, node: a.Node.Name}, s}
 	a.steps[key] = h
 	a.workers.Go(func() { s.work(ctx) })

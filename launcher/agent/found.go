@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/fsx"
-	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/launcher/control"
 )
 
@@ -54,7 +53,7 @@ func (a *Agent) findSteps(ctx context.Context) error {
 			a.stray[attemptOf(key)] = true // its release says that it is left
 		}
 	}
-	_ = a.removeLeftovers() // the log has it, and nothing waits for it
+	_ = a.removeLeftovers(ctx, nil) // the log has it, and nothing waits for it
 	return nil
 }
 
@@ -67,7 +66,7 @@ func (a *Agent) findStep(ctx context.Context, h *held) {
 		_, err := os.Lstat(h.file(control.IntentFile))
 		intended = err == nil
 	}
-	end, err := readJSON[job.StepEnd](h.file(control.EndFile))
+	end, err := h.lastWord()
 	switch {
 	case err == nil && !alive:
 		a.happen(h, foundIn{end})
@@ -83,7 +82,7 @@ func (a *Agent) findStep(ctx context.Context, h *held) {
 		// No rank was ever started: the controller sends it again, if it wants it. By then
 		// the directory is gone, not somewhat later.
 		kill(h.marker, nil, slack)
-		if err := os.RemoveAll(h.dir); err != nil {
+		if err := h.remove(); err != nil {
 			a.Log.Error("run directory stays", "step", h.life.key, "err", err)
 		}
 		delete(a.steps, h.life.key)

@@ -51,8 +51,9 @@ func (a *Agent) driveReleases(ctx context.Context) {
 			continue
 		}
 		state.going = true
-		if a.stray[r] {
-			go a.search(ctx, r, a.lingering(r))
+		if a.stray[r] || a.Users != nil { // what a user's process says, no release rests on
+			go a.search(ctx, r, a.lingering(r), a.dirty)
+			a.dirty = map[uint32]bool{}
 			continue
 		}
 		a.cleaned(cleanedIn{r, ""})
@@ -92,7 +93,7 @@ func (a *Agent) lingering(r release) map[int]bool {
 }
 
 // search ends the processes that an attempt has here but for those to be spared.
-func (a *Agent) search(ctx context.Context, r release, spare map[int]bool) {
+func (a *Agent) search(ctx context.Context, r release, spare map[int]bool, users map[uint32]bool) {
 	prefix := fmt.Sprintf("%s/%s/%d.%d.", a.Cluster, a.Node.Name, r.job, r.attempt)
 	left := kill(prefix, func(pid int, _ string) bool { return spare[pid] }, releasePatience)
 	text := ""
@@ -102,7 +103,7 @@ func (a *Agent) search(ctx context.Context, r release, spare map[int]bool) {
 	if n := a.Orphans.End(releasePatience); n > 0 {
 		text = fmt.Sprintf("processes without a marker that cannot be killed: %d", n)
 	}
-	if err := a.removeLeftovers(); err != nil && text == "" {
+	if err := a.removeLeftovers(ctx, users); err != nil && text == "" {
 		text = err.Error()
 	}
 	if ctx.Err() == nil {
@@ -110,12 +111,16 @@ func (a *Agent) search(ctx context.Context, r release, spare map[int]bool) {
 	}
 }
 
-// removeLeftovers removes what is of no process any more. The next agent tries it again.
-func (a *Agent) removeLeftovers() error {
-	if a.Leftovers == nil {
-		return nil
+// removeLeftovers removes what is of no process any more, of some users (nil: of all). The
+// next agent tries it again.
+func (a *Agent) removeLeftovers(ctx context.Context, users map[uint32]bool) error {
+	var err error
+	switch {
+	case a.Users != nil:
+		err = a.cleanUsers(ctx, users)
+	case a.Leftovers != nil:
+		err = a.Leftovers()
 	}
-	err := a.Leftovers()
 	if err != nil {
 		a.Log.Error("files of containers stay", "err", err)
 	}

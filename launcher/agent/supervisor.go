@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,6 +37,8 @@ type supervisor struct {
 	log     *slog.Logger
 	todo    *queue[any]
 	conn    *control.Conn
+	users   *Users // nil: all is this user's
+	whose   atomic.Pointer[owner]
 }
 
 // work does what is in the queue until the life is forgotten, or ctx ends.
@@ -78,7 +81,11 @@ func (s *supervisor) do(ctx context.Context, do any) (last bool) {
 	switch do := do.(type) {
 	case launchDo:
 		if err := s.launch(ctx, do); err != nil {
-			s.post(failedIn{job.Fault{What: "start the supervisor of the step on node " + s.node, Cause: err.Error(), Node: true}})
+			f := job.Fault{What: "start the supervisor of the step on node " + s.node, Cause: err.Error(), Node: true}
+			if refused, ok := errors.AsType[*refusal](err); ok {
+				f = refused.Fault
+			}
+			s.post(failedIn{f})
 		}
 	case adoptDo:
 		s.adopt(ctx)
@@ -99,7 +106,7 @@ func (s *supervisor) do(ctx context.Context, do any) (last bool) {
 	case forgetDo:
 		return true
 	case discardDo:
-		if err := os.RemoveAll(s.dir); err != nil {
+		if err := s.remove(); err != nil {
 			s.log.Error("run directory stays", "step", s.key, "err", err)
 		}
 		return true
@@ -128,10 +135,14 @@ func (s *supervisor) launch(ctx context.Context, do launchDo) error {
 	if err := os.Mkdir(s.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := writePlain(s.file(control.SpecFile), do.spec); err != nil {
+	if err := s.ownStep(ctx, do.spec); err != nil {
 		return err
 	}
-	log, err := os.OpenFile(s.file(control.LogFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	dir := s.runDir()
+	if err := writePlain(filepath.Join(dir, control.SpecFile), do.spec); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(filepath.Join(dir, control.LogFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
@@ -141,10 +152,17 @@ func (s *supervisor) launch(ctx context.Context, do launchDo) error {
 		return err
 	}
 	defer theirs.Close()
-	cmd := exec.Command(s.gangway, "step", "--node", s.node, "--lease", strconv.FormatInt(do.lease.Milliseconds(), 10), "--agent", "3", s.dir)
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = s.dir, log, log, []*os.File{theirs}
-	cmd.Env = slices.Concat(s.environ, []string{control.Marker + "=" + s.marker})
+	cmd := exec.Command(s.gangway, "step", "--node", s.node, "--lease", strconv.FormatInt(do.lease.Milliseconds(), 10), "--agent", "3", dir)
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = dir, log, log, []*os.File{theirs}
+	cmd.Env = s.environ
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if o := s.owner(); o != nil {
+		o.become(cmd, s.environ)
+		if err := o.give(dir); err != nil {
+			return errors.Join(err, ours.Close())
+		}
+	}
+	cmd.Env = slices.Concat(cmd.Env, []string{control.Marker + "=" + s.marker})
 	if err := s.orphans.Start(cmd); err != nil {
 		return errors.Join(err, ours.Close())
 	}
@@ -199,7 +217,7 @@ func (s *supervisor) watch(ctx context.Context, c *control.Conn, exited <-chan s
 // connect waits for the socket of a supervisor that is there already.
 func (s *supervisor) connect(ctx context.Context, exited <-chan struct{}) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		if c, err := control.Dial(s.dir); err == nil && s.watch(ctx, c, exited) {
+		if c, err := s.dial(); err == nil && s.watch(ctx, c, exited) {
 			return
 		}
 		select {
@@ -240,7 +258,7 @@ func (s *supervisor) listen(ctx context.Context, c *control.Conn, exited <-chan 
 
 // over posts the end of the supervisor.
 func (s *supervisor) over() {
-	end, err := readJSON[job.StepEnd](s.file(control.EndFile))
+	end, err := s.lastWord()
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			s.log.Error("end of step cannot be read", "step", s.key, "err", err)
