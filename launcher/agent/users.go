@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,9 @@ type Users struct {
 	// may pass.
 	Dir      string
 	Accounts *account.Database // nil: those of this machine
+
+	mu     sync.Mutex
+	soiled map[uint32]bool
 }
 
 // owner is whose a step is.
@@ -75,6 +79,28 @@ func (u *Users) ownerOf(ctx context.Context, spec *job.StepSpec, node string) (*
 		groups = []uint32{spec.GID}
 	}
 	return &owner{UID: spec.UID, GID: spec.GID, Groups: groups, Name: a.Name, Home: a.Home, Shell: a.Shell}, nil
+}
+
+// soil notes that a supervisor of a user was killed: it may have left something.
+func (u *Users) soil(uid uint32) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.soiled == nil {
+		u.soiled = map[uint32]bool{}
+	}
+	u.soiled[uid] = true
+}
+
+// takeSoiled are the users of whom that is so since it was last asked.
+func (u *Users) takeSoiled() map[uint32]bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	all := u.soiled
+	if all == nil {
+		all = map[uint32]bool{}
+	}
+	u.soiled = map[uint32]bool{}
+	return all
 }
 
 // node is the directory of a user's on this node, in which his steps are below "steps".
@@ -280,8 +306,8 @@ func (s *supervisor) runDir() string {
 	return s.dir
 }
 
-// remove removes what a step has on disk.
-func (s *supervisor) remove() error {
+// removeAll removes what a step has on disk.
+func (s *supervisor) removeAll() error {
 	if s.owner() == nil {
 		return os.RemoveAll(s.dir)
 	}

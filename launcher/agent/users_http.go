@@ -113,8 +113,8 @@ func (a *Agent) mayList(r *http.Request, name string) bool {
 // cleanUsers removes what containers of users left whose supervisors were killed: of some
 // users, or of all that have a directory here. It is done by a program of each of them, since
 // what lies there is theirs.
-func (a *Agent) cleanUsers(ctx context.Context, uids map[uint32]bool) error {
-	entries, err := os.ReadDir(a.Users.Dir)
+func (m *machine) cleanUsers(ctx context.Context, uids map[uint32]bool) error {
+	entries, err := os.ReadDir(m.Users.Dir)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -127,7 +127,7 @@ func (a *Agent) cleanUsers(ctx context.Context, uids map[uint32]bool) error {
 		if err != nil || uids != nil && !uids[uint32(n)] {
 			continue
 		}
-		if err := a.cleanUser(ctx, uint32(n)); err != nil {
+		if err := m.cleanUser(ctx, uint32(n)); err != nil {
 			errs = append(errs, fmt.Errorf("remove what containers of user %d left: %w", n, err))
 		}
 	}
@@ -137,8 +137,8 @@ func (a *Agent) cleanUsers(ctx context.Context, uids map[uint32]bool) error {
 // cleanPatience is how long that may take.
 const cleanPatience = 30 * time.Second
 
-func (a *Agent) cleanUser(ctx context.Context, uid uint32) error {
-	dir := a.Users.node(uid)
+func (m *machine) cleanUser(ctx context.Context, uid uint32) error {
+	dir := m.Users.node(uid)
 	st, err := os.Lstat(filepath.Join(dir, "run"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // there was no step yet
@@ -151,21 +151,21 @@ func (a *Agent) cleanUser(ctx context.Context, uid uint32) error {
 		return fmt.Errorf("%s is not user %d's", dir, uid)
 	}
 	o := &owner{UID: uid, GID: sys.Gid, Groups: []uint32{sys.Gid}, Home: "/"}
-	if known, err := a.Users.Accounts.ByID(ctx, uid); err == nil {
+	if known, err := m.Users.Accounts.ByID(ctx, uid); err == nil {
 		o.Name, o.Home, o.Shell = known.Name, known.Home, known.Shell
 	}
 	ctx, cancel := context.WithTimeout(ctx, cleanPatience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, a.Gangway, "step", "--leftovers", dir)
+	cmd := exec.CommandContext(ctx, m.Gangway, "step", "--leftovers", dir)
 	cmd.Dir = "/"
 	var said proc.Excerpt
 	cmd.Stderr = &said
 	proc.Confine(cmd)
-	o.become(cmd, a.Environ)
-	if err := a.Orphans.Start(cmd); err != nil {
+	o.become(cmd, m.Environ)
+	if err := m.Orphans.Start(cmd); err != nil {
 		return err
 	}
-	if err := a.Orphans.Wait(cmd); err != nil {
+	if err := m.Orphans.Wait(cmd); err != nil {
 		return fmt.Errorf("%w: %s", err, said.Bytes())
 	}
 	return nil

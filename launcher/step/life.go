@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"fmt"
 	"syscall"
 	"time"
@@ -33,10 +34,11 @@ type life struct {
 	ended   int      // ranks that have
 	asked   bool     // START came while the ranks were not prepared yet
 	fault   *job.Fault
-	told    bool      // the ranks were told to end
-	why     string    // they were
-	lease   time.Time // of what is prepared; zero: none
-	kill    time.Time // when the ranks are killed; zero: they are not, or were
+	told    bool          // the ranks were told to end
+	why     string        // they were
+	span    time.Duration // of a lease; 0: none
+	lease   time.Time     // when that of what is prepared ends; zero: it has none
+	kill    time.Time     // when the ranks are killed; zero: they are not, or were
 	killed  bool
 	alone   time.Time // when those that are left are told to end; zero: they are not
 }
@@ -74,7 +76,7 @@ type (
 func (l *life) step(in any, now time.Time) []any {
 	switch in := in.(type) {
 	case preparedIn:
-		return l.isPrepared()
+		return l.isPrepared(now)
 	case failedIn:
 		return l.failed(in.fault)
 	case startIn:
@@ -94,7 +96,8 @@ func (l *life) step(in any, now time.Time) []any {
 		}
 		return l.end(in.grace, in.why, now)
 	case renewIn:
-		if in.lease > 0 {
+		l.span = cmp.Or(in.lease, l.span)
+		if in.lease > 0 && l.stage == stagePrepared {
 			l.lease = now.Add(in.lease)
 		}
 	case timeIn:
@@ -108,7 +111,8 @@ func (l *life) step(in any, now time.Time) []any {
 	return nil
 }
 
-func (l *life) isPrepared() []any {
+// isPrepared is when the lease begins, however long the prepare took: nobody renews one before.
+func (l *life) isPrepared(now time.Time) []any {
 	if l.stage != stagePreparing {
 		return nil
 	}
@@ -116,6 +120,9 @@ func (l *life) isPrepared() []any {
 		return l.clean()
 	}
 	l.stage = stagePrepared
+	if l.span > 0 {
+		l.lease = now.Add(l.span)
+	}
 	do := []any{tellPreparedDo{}}
 	if l.asked {
 		do = append(do, l.start()...)
@@ -221,7 +228,7 @@ func (l *life) notStarted(why string) *job.Fault {
 func (l *life) time(now time.Time) []any {
 	due := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
 	switch {
-	case due(l.lease) && l.stage == stagePrepared:
+	case due(l.lease):
 		l.fault = &job.Fault{What: "the step was given up before it started", Cause: "its lease has ended: nobody has renewed it", Node: true}
 		return l.clean()
 	case due(l.kill):
@@ -237,11 +244,7 @@ func (l *life) time(now time.Time) []any {
 // wake is when timeIn has to come next; zero: it need not.
 func (l *life) wake() time.Time {
 	var next time.Time
-	lease := l.lease
-	if l.stage != stagePrepared {
-		lease = time.Time{} // it counts from then on
-	}
-	for _, t := range []time.Time{lease, l.kill, l.alone} {
+	for _, t := range []time.Time{l.lease, l.kill, l.alone} {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
 			next = t
 		}

@@ -103,6 +103,7 @@ type (
 	partitionDeclared struct {
 		At        job.Time
 		Partition job.Partition
+		Gone      bool `json:",omitempty"` // it is not in the configuration any more
 	}
 	// jobHeld is that somebody holds an allocation: it ends when nobody does any more.
 	jobHeld struct {
@@ -130,6 +131,13 @@ type (
 		Node string
 		Of   attempt
 	}
+	// nodeSoiled is that something may be left on a node of a run that has ended: the node was
+	// lost, or did not say in time that it is clean.
+	nodeSoiled struct {
+		At   job.Time
+		Node string
+		Of   attempt
+	}
 )
 
 // facts are what is known of a job from its submission, beside its Spec.
@@ -151,6 +159,13 @@ type facts struct {
 	GPUs, GPUsPerNode, GPUsPerTask string `json:",omitempty"`
 
 	Images []string `json:",omitempty"` // that its program and script name literally, of registries
+}
+
+// follow takes the event into what the configuration last had.
+func (e partitionDeclared) follow(declared map[string]job.Partition) {
+	if declared[e.Partition.Name] = e.Partition; e.Gone {
+		delete(declared, e.Partition.Name)
+	}
 }
 
 // meeting is where a node is reached.
@@ -221,6 +236,8 @@ func kindOf(e any) string {
 		return "JobEnding"
 	case nodeCleaned:
 		return "NodeCleaned"
+	case nodeSoiled:
+		return "NodeSoiled"
 	case jobFate:
 		return "JobFate"
 	case jobNoted:
@@ -331,6 +348,8 @@ func decodeAs(kind string, v []byte) (any, error) {
 		return valueOf[jobEnding](v)
 	case "NodeCleaned":
 		return valueOf[nodeCleaned](v)
+	case "NodeSoiled":
+		return valueOf[nodeSoiled](v)
 	case "JobFate":
 		return valueOf[jobFate](v)
 	case "JobNoted":

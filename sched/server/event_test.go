@@ -27,6 +27,7 @@ func everyEvent() []any {
 		jobNoted{At: 1, ID: 3, Comment: "c"},
 		partitionDeclared{At: 1, Partition: job.Partition{Name: "p"}},
 		nodeCleaned{At: 1, Node: "n", Of: attempt{1, 2}},
+		nodeSoiled{At: 1, Node: "n", Of: attempt{1, 2}},
 		nodeMet{At: 1, Node: "n", meeting: meeting{Address: "127.0.0.1", Socket: "unix:/a"}},
 		imagePinned{At: 1, ID: 2, Reference: "docker://h/r:t", Digest: "sha256:0"},
 		job.Configured{At: 1},

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -57,6 +59,7 @@ func (s *Server) Handler() http.Handler {
 		"GET /v1/partitions":                s.getPartitions,
 		"POST /v1/partitions/{name}":        s.changePartition,
 		"GET /v1/cluster":                   s.getCluster,
+		"POST /v1/cluster/reconfigure":      s.postReconfigure,
 		"GET /v1/diag":                      s.getDiag,
 		"POST /v1/diag/reset":               s.resetDiag,
 		"GET /v1/watch":                     s.getWatch,
@@ -385,7 +388,8 @@ func (s *Server) holdStream(w http.ResponseWriter, r *http.Request) (any, error)
 
 // tickHolders ends the allocations whose holders have been gone for too long.
 func (c *core) tickHolders() {
-	for id, h := range c.holders {
+	for _, id := range slices.Sorted(maps.Keys(c.holders)) {
+		h := c.holders[id]
 		v, ok := c.sched.Job(id)
 		if !ok || v.State.Done() {
 			delete(c.holders, id)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/wire"
@@ -32,8 +33,28 @@ const heartbeatSpan = job.Second
 // automatic are the states that come and go by themselves; all others are an administrator's.
 const automatic = job.NodeUnknown | job.NodeSuspect
 
-// lostReason is why a node is down that is up again when it is heard of.
-const lostReason = "Not responding"
+// lostReason is why a node is down that is up again when it is heard of. It stands after the
+// reason that the node had before, for which it may be drained.
+const (
+	lostReason = "Not responding"
+	lostAlso   = "; " + lostReason
+)
+
+// lostWith is the reason of a node that is lost, and had one before.
+func lostWith(reason string) string {
+	if reason == "" {
+		return lostReason
+	}
+	return reason + lostAlso
+}
+
+// lostWithout is the contrary of lostWith; ok says that the node was lost.
+func lostWithout(reason string) (before string, ok bool) {
+	if reason == lostReason {
+		return "", true
+	}
+	return strings.CutSuffix(reason, lostAlso)
+}
 
 // addressOf is by which address ranks reach a node.
 func (c *core) addressOf(name string) string {
@@ -79,10 +100,17 @@ func (c *core) setNodeState(name string, state job.NodeState, reason string) err
 	if n.state == state && n.reason == reason {
 		return nil
 	}
+	if state&job.NodeDown != 0 && n.state&job.NodeDown == 0 {
+		c.endOn(name)
+	}
 	if err := c.apply(job.NodeStateSet{At: c.now, Node: name, State: state, Reason: reason}); err != nil {
 		return err
 	}
-	n.state, n.reason, n.since = state, reason, c.now
+	now, _ := lostWithout(reason)
+	if was, _ := lostWithout(n.reason); now != was || now == "" {
+		n.since = c.now
+	}
+	n.state, n.reason = state, reason
 	return nil
 }
 
@@ -113,12 +141,15 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 	if !slices.Equal(n.images, h.Images) {
 		c.setImages(h.Node, h.Images)
 	}
-	if n.state&automatic != 0 || n.state&job.NodeDown != 0 && n.reason == lostReason {
+	if before, lost := lostWithout(n.reason); n.state&automatic != 0 || lost && n.state&job.NodeDown != 0 {
 		state := n.state &^ automatic
-		if n.reason == lostReason {
+		if lost {
 			state &^= job.NodeDown
 		}
-		if err := c.setNodeState(h.Node, state, ""); err != nil {
+		if state == 0 {
+			before = ""
+		}
+		if err := c.setNodeState(h.Node, state, before); err != nil {
 			c.log.Error("set node's state", "node", h.Node, "err", err)
 		}
 	}
@@ -174,32 +205,46 @@ func (c *core) adopt(n *node, h *wire.Hello) {
 			c.sendRelease(h.Node, a)
 		}
 	}
+	for _, st := range c.stepsOn(h.Node) {
+		g, r := st.Gang.node(h.Node), c.runs[st.Spec.Key.Job]
+		if r == nil || g.Phase == ended {
+			continue // by what was done for one before it
+		}
+		if known[st.Spec.Key] {
+			c.act(r, st, st.Gang.again(g))
+			if st.Gang.Starting && g.Phase != prepared { // else they come with START
+				c.sendDue(st, h.Node)
+			}
+			continue
+		}
+		if st.Gang.Starting || st.Gang.killing {
+			// It may have run there. What the node has forgotten is not started twice.
+			why := "node " + h.Node + " does not know the step any more"
+			if st.Gang.killing {
+				why = st.Gang.Why
+			}
+			c.nodeEnd(h.Node, job.StepEnd{Key: st.Spec.Key, End: c.now, Fault: &job.Fault{What: why, Node: true}})
+			continue
+		}
+		c.sendPrepare(st, h.Node)
+	}
+	for id := range c.runs {
+		c.touched[id] = true
+	}
+}
+
+// stepsOn are the steps that have not ended on a node, by their keys.
+func (c *core) stepsOn(node string) []*step {
+	var all []*step
 	for _, r := range c.runs {
 		for _, st := range r.Steps {
-			g := st.Gang.node(h.Node)
-			if g == nil || g.Phase == ended {
-				continue
+			if g := st.Gang.node(node); g != nil && g.Phase != ended {
+				all = append(all, st)
 			}
-			if known[st.Spec.Key] {
-				c.act(r, st, st.Gang.again(g))
-				if st.Gang.Starting && g.Phase != prepared { // else they come with START
-					c.sendDue(st, h.Node)
-				}
-				continue
-			}
-			if st.Gang.Starting || st.Gang.killing {
-				// It may have run there. What the node has forgotten is not started twice.
-				why := "node " + h.Node + " does not know the step any more"
-				if st.Gang.killing {
-					why = st.Gang.Why
-				}
-				c.nodeEnd(h.Node, job.StepEnd{Key: st.Spec.Key, End: c.now, Fault: &job.Fault{What: why, Node: true}})
-				continue
-			}
-			c.sendPrepare(st, h.Node)
 		}
-		c.touched[r.Of.Job] = true
 	}
+	slices.SortFunc(all, func(a, b *step) int { return a.Spec.Key.Compare(b.Spec.Key) })
+	return all
 }
 
 // endKnown says whether the end of a step on a node is known, though the step is over.
@@ -243,11 +288,9 @@ func (c *core) cleanedBy(node string, m *wire.Cleaned) {
 	if c.blocked(node) {
 		return
 	}
-	for _, r := range c.runs {
-		for _, st := range r.Steps {
-			if g := st.Gang.node(node); g != nil && g.Phase == unheard && !st.Gang.Starting && !st.Gang.killing {
-				c.sendPrepare(st, node)
-			}
+	for _, st := range c.stepsOn(node) {
+		if st.Gang.node(node).Phase == unheard && !st.Gang.Starting && !st.Gang.killing {
+			c.sendPrepare(st, node)
 		}
 	}
 }
@@ -267,8 +310,10 @@ func (c *core) lostAfter() job.Duration { return cmp.Or(c.opts.Cluster.LostAfter
 // cleaned.
 func (c *core) tickNodes() {
 	suspect, lost := cmp.Or(c.opts.Cluster.SuspectAfter, 5*job.Second), c.lostAfter()
-	for name, n := range c.nodes {
-		if n.state&(job.NodeDown|job.NodeUnknown|job.NodeFuture) != 0 {
+	for i := range c.known {
+		name := c.known[i].Name
+		n := c.nodes[name]
+		if n == nil || n.state&(job.NodeDown|job.NodeUnknown|job.NodeFuture) != 0 {
 			continue
 		}
 		switch silent := c.now.Sub(n.seen); {
@@ -302,12 +347,7 @@ func (c *core) lose(name string, n *node) {
 		n.session.close(fmt.Errorf("node %s was not heard of for too long", name))
 		n.session = nil
 	}
-	for _, r := range c.runs {
-		if r.Fate != nil && len(r.Steps) == 0 && r.on(name) {
-			c.end(r) // it had ended there already
-		}
-	}
-	if err := c.setNodeState(name, n.state&^job.NodeSuspect|job.NodeDown, lostReason); err != nil {
+	if err := c.setNodeState(name, n.state&^job.NodeSuspect|job.NodeDown, lostWith(n.reason)); err != nil {
 		c.log.Error("set node's state", "node", name, "err", err)
 	}
 }

@@ -78,6 +78,13 @@ func (s *state) forget(now job.Time) {
 	}
 }
 
+// unsend has a request that was refused after all be a new one when it is sent again.
+func (s *state) unsend(id job.ID, f *fate) {
+	if sub := s.submission(id); f.Unstored && sub != nil && s.once[sub.Facts.Once].ID == sub.First {
+		delete(s.once, sub.Facts.Once)
+	}
+}
+
 // recentEnd is when a job ended.
 type recentEnd struct {
 	ID job.ID
@@ -215,12 +222,13 @@ func (s *state) follow(e any) error {
 		s.lost(e.ID, e.At, f)
 	case jobFate:
 		s.fates[e.ID] = &e.Fate
+		s.unsend(e.ID, &e.Fate)
 	case jobHeld:
 		s.held[e.ID] = true
 	case jobNoted:
 		s.comments[e.ID] = e.Comment
 	case partitionDeclared:
-		s.declared[e.Partition.Name] = e.Partition
+		e.follow(s.declared)
 	case job.Changed:
 		if r := s.runs[e.ID]; r != nil {
 			if v, ok := s.sched.Job(e.ID); ok && v.Allocation.Limit > 0 {
@@ -238,8 +246,11 @@ func (s *state) follow(e any) error {
 		if r := s.runs[e.ID]; r != nil {
 			r.Fate = &e.Fate
 		}
+		s.unsend(e.ID, &e.Fate)
 	case nodeCleaned:
 		s.cleaned(e.Node, e.Of)
+	case nodeSoiled:
+		s.soil(e.Node, e.Of)
 	case job.NodeSet:
 		if n := s.knownNode(e.Node.Name); n != nil {
 			*n = e.Node
