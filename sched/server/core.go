@@ -285,6 +285,7 @@ func (c *core) tick() {
 		}
 	}
 	c.tickHolders()
+	c.tickHealth()
 	c.tickSettle()
 	c.prefetch()
 	if c.now >= c.forgot.Add(job.Minute) {
