@@ -116,7 +116,7 @@ func (m *modeFlags) users(o *agent.Options, sockets string) error {
 // listenFor makes a public API's socket: everybody's in the mode system.
 func listenFor(system bool, path string) (net.Listener, error) {
 	if system {
-		return socket.Public(path)
+		return socket.ListenForAll(path)
 	}
 	return socket.Listen(path)
 }

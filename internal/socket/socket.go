@@ -20,9 +20,9 @@ const Longest = 107
 // replaced, and it is left to the next one when it is closed.
 func Listen(path string) (net.Listener, error) { return listen(path, 0o600) }
 
-// Public is [Listen] for a socket that all users of the machine may connect to: who serves
-// it asks [Peer] whom it has there. Others than the caller may not write to its directory.
-func Public(path string) (net.Listener, error) { return listen(path, 0o666) }
+// ListenForAll is Listen for a socket that every user may connect to, if the directory
+// lets him: who serves it asks [Peer] whom it has there.
+func ListenForAll(path string) (net.Listener, error) { return listen(path, 0o666) }
 
 func listen(path string, mode fs.FileMode) (net.Listener, error) {
 	if len(path) > Longest {

@@ -205,7 +205,7 @@ func (o *owner) environ(all []string) []string {
 	for _, v := range all {
 		name, _, _ := strings.Cut(v, "=")
 		if slices.Contains([]string{
-			"PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR",
+			"PATH", "LANG", "LC_ALL", "TZ", "GANGWAY_IMAGE_SERVICE", "SSL_CERT_FILE", "SSL_CERT_DIR",
 			"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 		}, name) {
 			env = append(env, v)

@@ -43,7 +43,7 @@ func (a *Agent) listenAt() (net.Listener, error) {
 		}
 		return socket.Ours{Listener: l}, nil
 	}
-	return socket.Public(a.Socket)
+	return socket.ListenForAll(a.Socket)
 }
 
 // may says whether who makes a request may have the input and output of a user's step. Root
