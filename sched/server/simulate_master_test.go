@@ -149,13 +149,13 @@ func (s *sim) sameState(nameA string, a *core, nameB string, b *core) {
 			continue
 		}
 		if f, g := va.Field(i).Interface(), vb.Field(i).Interface(); !reflect.DeepEqual(f, g) && !same(f, g) {
-			s.fail("the state %s has other %s than that %s: %s", nameA, va.Type().Field(i).Name, nameB, differ(f, g))
+			s.fail("the state %s has other %s than that %s: %s", nameA, va.Type().Field(i).Name, nameB, firstDifference(f, g))
 		}
 	}
 }
 
-// differ is where the texts of two values begin to differ.
-func differ(a, b any) string {
+// firstDifference is where the texts of two values begin to differ.
+func firstDifference(a, b any) string {
 	x, _ := json.Marshal(a)
 	y, _ := json.Marshal(b)
 	i := 0
