@@ -25,7 +25,7 @@ export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 # test-long takes a new seed each time.
 export RAPID_SEED ?= 20261121
 
-.PHONY: help build build-all gangway-nvml test test-long test-vm test-gpu check race bench fuzz install clean
+.PHONY: help build build-all gangway-nvml test test-long test-vm test-gpu check race bench fuzz install deb clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -42,7 +42,7 @@ gangway-nvml: ## bin/gangway-nvml, which needs a C compiler
 	CGO_ENABLED=1 $(GO) build $(STAMP) -o bin/ ./cmd/gangway-nvml
 
 test: check build-all ## everything CI runs: check, both builds, all tests; says what was skipped
-	$(GO) run ./test/gotest -show '^TestLinks$$' -timeout 30m ./...
+	$(GO) run ./test/gotest -again -show '^TestLinks$$' -timeout 30m ./...
 
 test-long: ## all tests with long random runs (hours)
 	RAPID_SEED=0 GANGWAY_TEST_LONG=1 $(GO) run ./test/gotest -count=1 -timeout 6h ./...
@@ -64,7 +64,7 @@ check: race ## gofumpt, vet, go fix, staticcheck, deadcode, race detector
 
 # -short: the full random runs are in "make test"; here the races count.
 race:
-	@if command -v "$$($(GO) env CC)" >/dev/null; then set -x; CGO_ENABLED=1 $(GO) test -race -short -timeout 30m $(RACE); \
+	@if command -v "$$($(GO) env CC)" >/dev/null; then set -x; CGO_ENABLED=1 $(GO) run ./test/gotest -again -race -short -timeout 30m $(RACE); \
 	else echo "no C compiler: the race detector did not run"; fi
 
 bench: build ## us and our peers in one run, with ratios
@@ -85,6 +85,15 @@ install: build ## programs, manual pages and completions into DESTDIR/PREFIX
 		install -D -m 644 <(bin/$$p completion zsh) $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$p; \
 		install -D -m 644 <(bin/$$p completion fish) $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$p.fish; \
 	done
+
+# Where the package goes, and what it holds is staged.
+DEB_DIR := bin
+deb: build ## bin/gangway_VERSION_ARCH.deb: programs, units, manual pages, completions
+	rm -rf $(DEB_DIR)/deb
+	$(MAKE) --no-print-directory -s install DESTDIR=$(DEB_DIR)/deb PREFIX=/usr
+	packaging/stage $(DEB_DIR)/deb
+	ARCH=$$($(GO) env GOARCH) VERSION=$(VERSION) STAGE=$(DEB_DIR)/deb SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || date +%s) \
+		$(TOOL:go.mod=nfpm.mod) nfpm package -f packaging/nfpm.yaml -p deb -t $(DEB_DIR)/
 
 clean: ## remove bin/
 	rm -rf bin

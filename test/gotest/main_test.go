@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,5 +67,53 @@ func TestCrash(t *testing.T) { fmt.Println("last words"); os.Exit(3) }
 	out.Reset()
 	if code, err := run([]string{"./ok"}, &out); err != nil || code != 0 {
 		t.Errorf("all pass: exit %d, %v\n%s", code, err, out.String())
+	}
+}
+
+// TestAgain: what fails once is run again and named; what fails twice, or with a proof
+// that it is no accident, fails.
+func TestAgain(t *testing.T) {
+	once := `package once
+import ("os"; "testing")
+func TestOnce(t *testing.T) {
+	t.Run("sub", func(t *testing.T) {
+		if _, err := os.Stat("was-here"); err != nil {
+			os.WriteFile("was-here", nil, 0o644)
+			t.Fatal("REASON")
+		}
+	})
+}
+func TestOther(t *testing.T) {}
+`
+	tests := []struct {
+		name, more string
+		reason     string
+		code       int
+		want       string
+	}{
+		{"once", "", "busy machine", 0, "passed, 0 failed, 0 skipped\nunsteady 1: failed, and passed when run again alone (once.TestOnce)\n"},
+		{"twice", "func TestBad(t *testing.T) { t.Error(1) }\n", "busy machine", 1, "again, alone: once.TestBad\n"},
+		{"race", "", "WARNING: DATA RACE", 1, " failed, 0 skipped\n"},
+		{"random", "", "[rapid] failed after 3 tests: no", 1, " failed, 0 skipped\n"},
+		{"crash", "func TestCrash(t *testing.T) { os.Exit(3) }\n", "busy machine", 1, " failed, 0 skipped\n"},
+		{"many", "func TestM1(t *testing.T) { t.Error(1) }; func TestM2(t *testing.T) { t.Error(1) }; func TestM3(t *testing.T) { t.Error(1) }; func TestM4(t *testing.T) { t.Error(1) }; func TestM5(t *testing.T) { t.Error(1) }\n", "busy machine", 1, "0 skipped\n"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Chdir(dir)
+			text := strings.ReplaceAll(once, "REASON", test.reason) + test.more
+			if err := errors.Join(os.WriteFile("go.mod", []byte("module m\n\ngo 1.26\n"), 0o644), os.Mkdir("once", 0o755), os.WriteFile("once/once_test.go", []byte(text), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+			var out strings.Builder
+			code, err := run([]string{"-again", "./..."}, &out)
+			if err != nil || code != test.code || !strings.Contains(out.String(), test.want) {
+				t.Errorf("exit %d, %v, want %d and %q:\n%s", code, err, test.code, test.want, out.String())
+			}
+			if retried := strings.Contains(out.String(), "again, alone: "); retried != strings.Contains("once twice", test.name) {
+				t.Errorf("run again: %t\n%s", retried, out.String())
+			}
+		})
 	}
 }
