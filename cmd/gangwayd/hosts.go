@@ -124,7 +124,7 @@ func hostAgent(ctx context.Context, env *cli.Env, m *memberFlags, listen, addres
 		log.Warn(note)
 	}
 	listener, err := member.Listen(ctx, listen, host.Rules{
-		Roles: map[string][]host.Role{host.StepProtocol: {host.Controller}}, Log: log, Now: env.Now,
+		Roles: map[string][]host.Role{host.StepProtocol: {host.Controller}, host.PeerProtocol: {host.Node}}, Log: log, Now: env.Now,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -133,7 +133,11 @@ func hostAgent(ctx context.Context, env *cli.Env, m *memberFlags, listen, addres
 	public := filepath.Join(m.dir, publicSocket)
 	o.Hosts = &agent.Hosts{
 		Dial: dialer(member, host.SessionProtocol, at.saw), Where: at.now,
-		Steps: listener.For(host.StepProtocol), Public: "unix:" + public,
+		Steps: listener.For(host.StepProtocol), Peers: listener.For(host.PeerProtocol),
+		DialPeer: func(ctx context.Context, node, address string) (net.Conn, error) {
+			return member.Dial(ctx, address, host.PeerProtocol, host.Node, node)
+		},
+		Public: "unix:" + public,
 	}
 	l, err := socket.Listen(public)
 	if err != nil {

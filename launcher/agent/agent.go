@@ -65,6 +65,8 @@ type Agent struct {
 	said     bool                       // the controller's Welcome came on it
 	stopping time.Time                  // zero: no
 	images   *inventory
+	lease    *holding       // nil: the node cannot be cut off
+	saidCut  bool           // Hello said that ranks were ended since
 	patience time.Duration  // with images that are fetched
 	workers  sync.WaitGroup // one for each step
 }
@@ -112,6 +114,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.epoch = a.readEpoch()
 	if err := a.findSteps(ctx); err != nil {
 		return err
+	}
+	if a.Hosts != nil && a.Hosts.Peers != nil {
+		a.lease = a.newHolding()
+		go a.lease.keep(ctx)
+		go a.servePeers()
 	}
 	serve, err := a.listen()
 	if err != nil {
@@ -181,6 +188,10 @@ func (a *Agent) input(ctx context.Context, in any) {
 		a.say(in.message)
 	case cleanedIn:
 		a.cleaned(in)
+	case cutOffIn:
+		a.cutOff(ctx, in.spans)
+	case holdIn:
+		a.everyStep(ctx, in)
 	case stopIn:
 		if !a.stopping.IsZero() {
 			return

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -63,6 +64,7 @@ type (
 	signalledIn struct{ id uint64 } // the supervisor has it
 	killIn      struct {
 		grace time.Duration
+		slack time.Duration // after that it is killed from outside; 0: as always
 		why   string
 		fault *job.Fault // in the place of what the supervisor will say; nil: none
 	}
@@ -129,6 +131,10 @@ func (l life) step(in any, now time.Time) (life, []any) {
 		}
 	case signalledIn:
 		return l, []any{l.saySignalled(in.id)}
+	case holdIn:
+		if l.phase == starting || l.phase == running {
+			return l, []any{tellDo{control.Request{Hold: in.span.Milliseconds()}}}
+		}
 	case killIn:
 		return l.kill(in, now)
 	case ackIn:
@@ -182,7 +188,7 @@ func (l life) kill(in killIn, now time.Time) (life, []any) {
 	if l.fault == nil {
 		l.fault = in.fault
 	}
-	if by := now.Add(in.grace + slack); l.destroy.IsZero() || by.Before(l.destroy) {
+	if by := now.Add(in.grace + cmp.Or(in.slack, slack)); l.destroy.IsZero() || by.Before(l.destroy) {
 		l.destroy = by
 	}
 	return l, []any{tellDo{control.Request{Kill: &control.Kill{GraceMS: in.grace.Milliseconds(), Why: in.why}}}}

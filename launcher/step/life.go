@@ -36,10 +36,14 @@ type life struct {
 	told    bool      // the ranks were told to end
 	why     string    // they were
 	lease   time.Time // of what is prepared; zero: none
+	hold    time.Time // until when ranks run without word from the agent; zero: for ever
 	kill    time.Time // when the ranks are killed; zero: they are not, or were
 	killed  bool
 	alone   time.Time // when those that are left are told to end; zero: they are not
 }
+
+// holdGrace is between TERM and KILL where the agent is away.
+const holdGrace = time.Second
 
 // What happens to a life.
 type (
@@ -54,6 +58,7 @@ type (
 		code  int // exit code of what was never started
 	}
 	renewIn   struct{ lease time.Duration }
+	holdIn    struct{ span time.Duration } // that ranks may run without their agent
 	timeIn    struct{}
 	cleanedIn struct{}
 )
@@ -96,6 +101,10 @@ func (l *life) step(in any, now time.Time) []any {
 	case renewIn:
 		if in.lease > 0 {
 			l.lease = now.Add(in.lease)
+		}
+	case holdIn:
+		if in.span > 0 {
+			l.hold = now.Add(in.span)
 		}
 	case timeIn:
 		return l.time(now)
@@ -171,7 +180,7 @@ func (l *life) done() []any {
 
 func (l *life) clean() []any {
 	l.stage = stageFinishing
-	l.kill, l.alone, l.lease = time.Time{}, time.Time{}, time.Time{}
+	l.kill, l.alone, l.lease, l.hold = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	return []any{cleanDo{}}
 }
 
@@ -224,6 +233,12 @@ func (l *life) time(now time.Time) []any {
 	case due(l.lease) && l.stage == stagePrepared:
 		l.fault = &job.Fault{What: "the step was given up before it started", Cause: "its lease has ended: nobody has renewed it", Node: true}
 		return l.clean()
+	case due(l.hold) && (l.stage == stageStarting || l.stage == stageRunning):
+		l.hold = time.Time{}
+		if l.fault == nil {
+			l.fault = &job.Fault{What: "lease ended: the agent of the node was away for too long", Hint: "journalctl -u gangway-agent on the node says why", Node: true}
+		}
+		return l.end(holdGrace, job.EndNodeFailure, now)
 	case due(l.kill):
 		l.kill, l.killed = time.Time{}, true
 		return []any{signalDo{syscall.SIGKILL}}
@@ -237,11 +252,14 @@ func (l *life) time(now time.Time) []any {
 // wake is when timeIn has to come next; zero: it need not.
 func (l *life) wake() time.Time {
 	var next time.Time
-	lease := l.lease
+	lease, hold := l.lease, l.hold
 	if l.stage != stagePrepared {
 		lease = time.Time{} // it counts from then on
 	}
-	for _, t := range []time.Time{lease, l.kill, l.alone} {
+	if l.stage != stageStarting && l.stage != stageRunning {
+		hold = time.Time{}
+	}
+	for _, t := range []time.Time{lease, hold, l.kill, l.alone} {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
 			next = t
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/lease"
 	"github.com/gangway-hpc/gangway/internal/store"
 	"github.com/gangway-hpc/gangway/sched"
 )
@@ -25,6 +26,8 @@ type core struct {
 	inputs chan func(*core)
 	now    job.Time // of the input that is being taken
 	time   clock
+	leases *lease.Grants
+	probes uint64    // that were made
 	began  time.Time // when the controller started
 
 	nodes     map[string]*node

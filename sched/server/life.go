@@ -151,6 +151,9 @@ func (c *core) release(r *run) {
 	if len(left) > 0 && c.now < r.now.cleanBy {
 		return
 	}
+	if away := slices.DeleteFunc(slices.Clone(left), func(name string) bool { return !c.away(name) }); len(away) > 0 && r.Fate.Requeue {
+		c.emit(runLeft{At: c.now, Of: r.Of, Nodes: away})
+	}
 	if len(left) > 0 {
 		c.log.Warn("nodes are given on without having said that they are clean", "job", r.Of.Job, "nodes", left)
 	}

@@ -90,6 +90,7 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 		commit: newCommitter(opts.Store, opts.Log, m), stopped: s.stopped, began: time.Now(),
 	}
 	s.core = c
+	c.leases = c.newGrants()
 	if err := c.restore(ctx); err != nil {
 		return nil, err
 	}

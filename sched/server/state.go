@@ -30,6 +30,10 @@ type state struct {
 	seq  uint64 // of the latest event
 	// dirty are the attempts of which something may be left on a node.
 	dirty map[string][]attempt
+	// dead are nodes on which no rank of such an attempt runs any more, though they have not
+	// said so. councils are those that a node may have, the latest last.
+	dead     map[attempt][]string
+	councils map[string][]council
 	// past are the latest runs that have ended.
 	past []*run
 	last job.ID // the highest that was given
@@ -104,6 +108,7 @@ type run struct {
 	Fate  *fate // nil: it is not ending
 	// Warned is that Program.Signal was sent.
 	Warned bool
+	Left   []string // nodes that have not said that they are clean, see runLeft
 
 	now present // see there
 }
@@ -142,6 +147,8 @@ func (s *state) fillMaps() {
 	fillMap(&s.once)
 	fillMap(&s.fates)
 	fillMap(&s.dirty)
+	fillMap(&s.dead)
+	fillMap(&s.councils)
 	fillMap(&s.held)
 	fillMap(&s.met)
 	fillMap(&s.pins)
@@ -240,6 +247,8 @@ func (s *state) follow(e any) error {
 		}
 	case nodeCleaned:
 		s.cleaned(e.Node, e.Of)
+	case councilGiven, councilHeard, attemptDead, runLeft:
+		return s.followLease(e)
 	case job.NodeSet:
 		if n := s.knownNode(e.Node.Name); n != nil {
 			*n = e.Node
@@ -389,7 +398,7 @@ func (s *state) over(id job.ID, clean bool) {
 	}
 	for i := range r.Alloc.Nodes {
 		name := r.Alloc.Nodes[i].Node
-		if clean {
+		if clean && !slices.Contains(r.Left, name) {
 			s.cleaned(name, r.Of)
 		} else {
 			s.soil(name, r.Of)
@@ -407,6 +416,11 @@ func (s *state) cleaned(node string, a attempt) {
 	if i := slices.Index(s.dirty[node], a); i >= 0 {
 		if s.dirty[node] = slices.Delete(s.dirty[node], i, i+1); len(s.dirty[node]) == 0 {
 			delete(s.dirty, node)
+		}
+	}
+	if nodes := s.dead[a]; slices.Contains(nodes, node) {
+		if s.dead[a] = slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == node }); len(s.dead[a]) == 0 {
+			delete(s.dead, a)
 		}
 	}
 }

@@ -76,6 +76,9 @@ func (c *core) make(r *run, e stepMade) {
 
 // driveStep does what a step's gang wants.
 func (c *core) driveStep(r *run, st *step) {
+	if st.Gang.held = ""; !st.Gang.Starting {
+		st.Gang.held = c.lingers(r)
+	}
 	c.act(r, st, st.Gang.decide(&st.Spec.Program, c.now))
 }
 
