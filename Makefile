@@ -25,7 +25,7 @@ export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 # test-long takes a new seed each time.
 export RAPID_SEED ?= 20261121
 
-.PHONY: help build build-all gangway-nvml test test-long test-vm test-gpu check race bench fuzz install deb clean
+.PHONY: help build build-all demo gangway-nvml test test-long test-vm test-gpu check race bench fuzz install deb clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -37,6 +37,11 @@ build-all: ## both programs for amd64 and arm64 in bin/linux-ARCH/
 	for arch in amd64 arm64; do \
 		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build $(STAMP) -o bin/linux-$$arch/ $(MAINS); \
 	done
+
+# The programs are static: one of them goes into an image.
+demo: build ## the main job on this machine: registry, cluster, training; DEMO=quick takes seconds
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./test/demo ./examples/iris
+	bin/demo -quick=$(if $(filter quick,$(DEMO)),true,false)
 
 gangway-nvml: ## bin/gangway-nvml, which needs a C compiler
 	CGO_ENABLED=1 $(GO) build $(STAMP) -o bin/ ./cmd/gangway-nvml

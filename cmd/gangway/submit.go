@@ -28,19 +28,16 @@ type choice struct {
 	text   string
 }
 
-// bareChoice is the value of a flag whose value was left out.
-const bareChoice = "\x00"
-
 // Set implements pflag.Value.
 func (c *choice) Set(text string) error {
 	c.text = text
-	if text == bareChoice || c.option.Argument == slurm.NoArgument {
+	if text == cli.Bare || c.option.Argument == slurm.NoArgument {
 		c.text = ""
 	}
-	if c.option.Argument == slurm.NoArgument && text != bareChoice && text != "true" {
+	if c.option.Argument == slurm.NoArgument && text != cli.Bare && text != "true" {
 		return errors.New("it has no value")
 	}
-	c.of.all = append(c.of.all, slurm.Choice{Name: c.option.Long, Value: c.text, Bare: text == bareChoice})
+	c.of.all = append(c.of.all, slurm.Choice{Name: c.option.Long, Value: c.text, Bare: text == cli.Bare})
 	return nil
 }
 
@@ -49,10 +46,14 @@ func (c *choice) String() string { return c.text }
 
 // Type implements pflag.Value.
 func (c *choice) Type() string {
-	if c.option.Argument == slurm.NoArgument {
+	switch c.option.Argument {
+	case slurm.NoArgument:
 		return "bool"
+	case slurm.OptionalArgument:
+		return "" // help shows [=VALUE]
+	default:
+		return "string"
 	}
-	return "string"
 }
 
 // addChoices gives a verb the options of one of Slurm's commands, apart from those that it
@@ -78,7 +79,7 @@ func addChoices(env *cli.Env, cmd *cobra.Command, c slurm.Command, without ...st
 		}
 		f := fl.VarPF(&choice{of: all, option: o}, o.Long, short, o.Help)
 		if o.Argument != slurm.RequiredArgument {
-			f.NoOptDefVal = bareChoice
+			f.NoOptDefVal = cli.Bare
 		}
 		f.Hidden = o.Help == ""
 	}

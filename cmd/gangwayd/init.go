@@ -73,8 +73,8 @@ func (i *initFlags) run(ctx context.Context, env *cli.Env) error {
 	case cluster.Name != i.name || cluster.Declared:
 		return &fault.Error{What: fmt.Errorf("make cluster %s: %s has cluster %s", i.name, dir, cluster.Name), Hint: "take another state directory"}
 	}
-	if i.lostAfter < time.Second {
-		return fault.Usage(fmt.Errorf("--lost-after %s: at least a second", i.lostAfter), "--lost-after 60s")
+	if err := checkLost(i.lostAfter); err != nil {
+		return err
 	}
 	cluster.LostAfter = job.Duration(i.lostAfter.Milliseconds())
 	if cluster.Nodes, cluster.Partitions, err = i.declare(cluster.Nodes); err != nil {
@@ -99,6 +99,14 @@ func (i *initFlags) run(ctx context.Context, env *cli.Env) error {
 		return fmt.Errorf("write cluster: %w", err)
 	}
 	fmt.Fprintf(env.Stdout, "cluster %s has %d nodes; next: gangwayd controller --state-dir %s --listen :%d\n", cluster.Name, len(cluster.Nodes), dir, controllerPort)
+	return nil
+}
+
+// checkLost refuses to take nodes for lost that are heard of.
+func checkLost(after time.Duration) error {
+	if after < time.Second {
+		return fault.Usage(fmt.Errorf("--lost-after %s: at least a second", after), "--lost-after 60s")
+	}
 	return nil
 }
 

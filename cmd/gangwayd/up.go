@@ -25,6 +25,7 @@ type upFlags struct {
 	stateDir, name, gres, slurmConf string
 	nodes, cpus                     int
 	memory                          string
+	lostAfter                       time.Duration
 	keep                            bool
 	given                           bool // something of what the cluster is like
 }
@@ -64,9 +65,10 @@ gangway up --slurm-conf /etc/slurm --state-dir ~/trial`,
 	f.StringVar(&u.slurmConf, "slurm-conf", "", "directory of slurm.conf: nodes and partitions are those")
 	f.StringVar(&u.stateDir, "state-dir", "", "where all is kept (default $XDG_STATE_HOME/gangway/up, ~/.local/state/gangway/up)")
 	f.StringVar(&u.name, "name", "", "name of the cluster (default that of the state directory, or slurm.conf's)")
+	f.DurationVar(&u.lostAfter, "lost-after", time.Minute, "how long a node may be silent until what ran there is lost")
 	f.BoolVar(&u.keep, "keep", false, "leave running steps alone when this ends")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		for _, name := range []string{"nodes", "gres", "cpus-per-node", "mem", "slurm-conf"} {
+		for _, name := range []string{"nodes", "gres", "cpus-per-node", "mem", "slurm-conf", "lost-after"} {
 			u.given = u.given || f.Changed(name)
 		}
 		if u.slurmConf != "" {
@@ -75,6 +77,9 @@ gangway up --slurm-conf /etc/slurm --state-dir ~/trial`,
 					return fault.Usage(fmt.Errorf("--%s with --slurm-conf: what nodes have is in slurm.conf", name), "leave one of the two out")
 				}
 			}
+		}
+		if err := checkLost(u.lostAfter); err != nil {
+			return err
 		}
 		return u.run(context.WithoutCancel(cmd.Context()), env)
 	}

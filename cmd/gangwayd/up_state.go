@@ -159,7 +159,7 @@ func (u *upFlags) declare(ctx context.Context, s *state) (*job.Cluster, error) {
 		if c, err = u.cluster(ctx, s); err != nil {
 			return nil, err
 		}
-		c.ID = old.ID
+		c.ID, c.LostAfter = old.ID, job.Duration(u.lostAfter.Milliseconds())
 	}
 	for _, name := range []string{old.Name, c.Name, u.name} {
 		if name != "" {

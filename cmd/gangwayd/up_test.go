@@ -35,11 +35,11 @@ func declared(t *testing.T, u *upFlags) (*job.Cluster, *state, error) {
 // stay.
 func TestDeclare(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "trial")
-	c, _, err := declared(t, &upFlags{stateDir: dir, nodes: 12, gres: "gpu:h100:8,tmpdisk:10", cpus: 64, memory: "100G", given: true})
+	c, _, err := declared(t, &upFlags{stateDir: dir, nodes: 12, gres: "gpu:h100:8,tmpdisk:10", cpus: 64, memory: "100G", lostAfter: 5 * time.Second, given: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Nodes) != 12 || c.Nodes[0].Name != "n01" || c.Nodes[11].Name != "n12" || !c.Declared || c.Name != "trial" || c.ID == "" {
+	if len(c.Nodes) != 12 || c.Nodes[0].Name != "n01" || c.Nodes[11].Name != "n12" || !c.Declared || c.Name != "trial" || c.ID == "" || c.LostAfter != 5*job.Second {
 		t.Errorf("%+v", c)
 	}
 	n := c.Nodes[3]

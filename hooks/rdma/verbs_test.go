@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -16,6 +17,9 @@ func (tr *tree) ibvDevices(before string) string {
 		if _, err := exec.LookPath(program); err != nil {
 			tr.t.Skipf("needs %s", program)
 		}
+	}
+	if _, err := os.Stat("/etc/libibverbs.d/mlx5.driver"); err != nil {
+		tr.t.Skip("needs the library's driver of mlx5 (Debian: ibverbs-providers)")
 	}
 	if err := exec.CommandContext(tr.t.Context(), "unshare", "-m", "mount", "-n", "--bind", tr.root, tr.root).Run(); err != nil {
 		tr.t.Skipf("needs the right to mount: %v", err)

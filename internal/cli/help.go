@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // helpVerb is "help [COMMAND...]", for those who do not type --help.
@@ -46,13 +47,36 @@ func helpText(c *cobra.Command) string {
 	} else {
 		section(&b, "Usage", "  "+c.UseLine())
 	}
-	if flags := strings.TrimRight(c.Flags().FlagUsages(), "\n"); flags != "" {
+	if flags := flagUsages(c.Flags()); flags != "" {
 		section(&b, "Flags", flags)
 	}
 	if c.HasSubCommands() {
 		fmt.Fprintf(&b, "\n%s COMMAND --help explains one command.\n", c.CommandPath())
 	}
 	return b.String()
+}
+
+// Bare is a NoOptDefVal that nobody can type: the value of a flag whose value was left out.
+const Bare = "\x00"
+
+// flagUsages lists flags. pflag would print Bare, and aligns by the same character.
+func flagUsages(flags *pflag.FlagSet) string {
+	var bare []*pflag.Flag
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.NoOptDefVal != Bare {
+			return
+		}
+		bare = append(bare, f)
+		f.NoOptDefVal = "VALUE"
+		if f.Value.Type() == "bool" {
+			f.NoOptDefVal = "true" // which is not shown
+		}
+	})
+	text := flags.FlagUsages()
+	for _, f := range bare {
+		f.NoOptDefVal = Bare
+	}
+	return strings.TrimRight(text, "\n")
 }
 
 func section(b *strings.Builder, title, body string) {

@@ -18,18 +18,25 @@ import (
 // Man is the verb that writes a manual page for every command. It prints roff by
 // itself: cobra's own generator links a Markdown parser into the program.
 func Man(env *Env) *cobra.Command {
-	return &cobra.Command{
-		Use:     "man DIR",
-		Short:   "write the manual pages into a directory",
-		Long:    "Write one manual page a command into DIR, which is made if it is not there.",
+	markdown := false
+	c := &cobra.Command{
+		Use:   "man DIR",
+		Short: "write the manual pages into a directory",
+		Long: `Write one manual page a command into DIR, which is made if it is not there. With
+--markdown it is one page of all commands.`,
 		Example: fmt.Sprintf("%[1]s man ./man && man ./man/%[1]s.1", env.Program),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return err
 			}
+			if markdown {
+				return writeMarkdown(c.Context(), args[0], c.Root())
+			}
 			return writePages(c.Context(), args[0], c.Root())
 		},
 	}
+	c.Flags().BoolVar(&markdown, "markdown", false, "write DIR/"+env.Program+".md instead, for the web")
+	return c
 }
 
 // writePages writes the pages of c and of the commands below it into dir.
@@ -93,6 +100,9 @@ func manFlag(b *bytes.Buffer, f *pflag.Flag) {
 	names := "--" + f.Name
 	if f.Shorthand != "" {
 		names = "-" + f.Shorthand + ", " + names
+	}
+	if f.NoOptDefVal == Bare && f.Value.Type() != "bool" {
+		names += "[=VALUE]"
 	}
 	if kind != "" && f.DefValue != "" && f.DefValue != "0" && f.DefValue != "[]" {
 		usage += " (default " + f.DefValue + ")"

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 )
@@ -50,6 +51,11 @@ type StepKey struct {
 	Attempt int // of the job, from 1, as in Started
 	Step    StepID
 	Try     int // of the step's launch, from 1
+}
+
+// Compare orders keys by job, attempt, step and try.
+func (k StepKey) Compare(other StepKey) int {
+	return cmp.Or(cmp.Compare(k.Job, other.Job), cmp.Compare(k.Attempt, other.Attempt), cmp.Compare(k.Step, other.Step), cmp.Compare(k.Try, other.Try))
 }
 
 // String is JOB.STEP, with attempt and try where they are not the first.

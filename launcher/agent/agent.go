@@ -17,13 +17,13 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/wire"
-	"github.com/gangway-hpc/gangway/launcher/control"
 )
 
 // Options say who the agent is.
@@ -49,6 +49,8 @@ type Options struct {
 	// Hosts is set where the controller is on another host; nil: it is at Wire.
 	Hosts *Hosts
 	Log   *slog.Logger
+	// Ground is what the agent stands on; nil: this machine.
+	Ground Ground
 }
 
 // Agent is the daemon of one node.
@@ -65,16 +67,15 @@ type Agent struct {
 	said     bool                       // the controller's Welcome came on it
 	stopping time.Time                  // zero: no
 	images   *inventory
-	lease    *holding       // nil: the node cannot be cut off
-	saidCut  bool           // Hello said that ranks were ended since
-	patience time.Duration  // with images that are fetched
-	workers  sync.WaitGroup // one for each step
+	lease    *holding      // nil: the node cannot be cut off
+	saidCut  bool          // Hello said that ranks were ended since
+	patience time.Duration // with images that are fetched
 }
 
 // held is a life with who does what it says.
 type held struct {
 	life
-	*supervisor
+	work *Work
 }
 
 // stopGrace is how long ranks have when the agent ends with its steps.
@@ -85,8 +86,11 @@ const tick = 200 * time.Millisecond
 
 // New makes an agent.
 func New(o Options) *Agent {
+	if o.Ground == nil {
+		o.Ground = &machine{Options: o}
+	}
 	return &Agent{
-		Options: o, instance: rand.Text(), boot: bootID(), inputs: newQueue[any](),
+		Options: o, instance: rand.Text(), boot: o.Ground.Boot(), inputs: newQueue[any](),
 		steps: map[job.StepKey]*held{}, releases: map[release]*releasing{},
 		stray: map[release]bool{}, images: newInventory(o.Store), patience: fetchPatience,
 	}
@@ -106,13 +110,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	defer func() { _ = lock.Release() }() // it ends with the process
 	ctx, cancel := context.WithCancel(ctx)
-	defer a.workers.Wait()
+	if m, ok := a.Ground.(*machine); ok {
+		defer m.workers.Wait()
+	}
 	defer cancel()
 	if a.Orphans != nil {
 		go a.Orphans.Watch(ctx)
 	}
-	a.epoch = a.readEpoch()
-	if err := a.findSteps(ctx); err != nil {
+	if err := a.Begin(ctx); err != nil {
 		return err
 	}
 	if a.Hosts != nil && a.Hosts.Peers != nil {
@@ -130,17 +135,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {
-		for _, in := range a.inputs.take() {
-			a.input(ctx, in)
-		}
-		a.driveReleases(ctx)
-		if !a.stopping.IsZero() && a.stopped() {
+		if a.Turn(ctx) {
 			return nil
 		}
 		select {
 		case <-a.inputs.ready:
 		case <-ticker.C:
-			a.everyStep(ctx, tickIn{})
+			a.Tick(ctx)
 		case err := <-failed:
 			return err
 		case <-ctx.Done():
@@ -148,6 +149,25 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// Begin takes up what an earlier agent left. It is the first that a loop does.
+func (a *Agent) Begin(ctx context.Context) error {
+	a.epoch = a.Ground.Epoch()
+	return a.findSteps(ctx)
+}
+
+// Turn takes what was posted and sees to what follows from it. It says whether that was all
+// that this agent will ever do.
+func (a *Agent) Turn(ctx context.Context) (stopped bool) {
+	for _, in := range a.inputs.take() {
+		a.input(ctx, in)
+	}
+	a.driveReleases(ctx)
+	return !a.stopping.IsZero() && a.stopped()
+}
+
+// Tick sees to deadlines. What follows from them a Turn does.
+func (a *Agent) Tick(ctx context.Context) { a.everyStep(ctx, tickIn{}) }
 
 // What is posted to the loop, besides what is a life's.
 type (
@@ -196,7 +216,7 @@ func (a *Agent) input(ctx context.Context, in any) {
 		if !a.stopping.IsZero() {
 			return
 		}
-		a.stopping = time.Now()
+		a.stopping = a.Ground.Now()
 		fault := &job.Fault{What: "the cluster was stopped", Hint: "start it again with the same state directory: gangway up", Node: true}
 		a.everyStep(ctx, killIn{grace: stopGrace, why: fault.What, fault: fault})
 	}
@@ -212,7 +232,7 @@ func (a *Agent) say(m *wire.AgentMessage) {
 
 // happen lets something happen to a life, and has done what follows.
 func (a *Agent) happen(h *held, in any) {
-	life, todo := h.step(in, time.Now())
+	life, todo := h.step(in, a.Ground.Now())
 	h.life = life
 	for _, do := range todo {
 		switch do := do.(type) {
@@ -220,18 +240,18 @@ func (a *Agent) happen(h *held, in any) {
 			a.say(do.message)
 		case tellDo:
 			if k := do.request.Kill; k != nil {
-				a.Log.Info("step is ended", "step", h.life.key, "why", k.Why)
+				a.Log.Info("step is ended", "step", h.key, "why", k.Why)
 			}
-			h.todo.put(do)
+			h.work.todo.put(do)
 		case destroyDo:
-			a.stray[attemptOf(h.life.key)] = true
+			a.stray[attemptOf(h.key)] = true
 			// Not in the supervisor's queue: that may be stuck with what is destroyed.
-			go kill(h.marker, nil, slack)
+			h.work.hands.Destroy()
 		case discardDo:
-			delete(a.steps, h.life.key)
-			h.todo.put(do)
+			delete(a.steps, h.key)
+			h.work.todo.put(do)
 		default:
-			h.todo.put(do)
+			h.work.todo.put(do)
 		}
 	}
 }
@@ -240,44 +260,46 @@ func (a *Agent) everyStep(ctx context.Context, in any) {
 	if ctx.Err() != nil {
 		return
 	}
-	for _, h := range a.steps {
+	for h := range a.all {
 		a.happen(h, in)
+	}
+}
+
+// all yields the steps in the order of their keys.
+func (a *Agent) all(yield func(*held) bool) {
+	for _, key := range slices.SortedFunc(maps.Keys(a.steps), job.StepKey.Compare) {
+		if h := a.steps[key]; h != nil && !yield(h) {
+			return
+		}
 	}
 }
 
 // stopped says whether all steps have ended, or were given time enough for it.
 func (a *Agent) stopped() bool {
 	for _, h := range a.steps {
-		if h.phase != ended && time.Since(a.stopping) < stopGrace+slack {
+		if h.phase != ended && a.Ground.Now().Sub(a.stopping) < stopGrace+slack {
 			return false
 		}
 	}
-	// Who only keeps output for clients ends too.
-	kill(a.Cluster+"/"+a.Node.Name+"/", nil, time.Second)
-	a.Orphans.End(time.Second)
-	_ = a.removeLeftovers() // the log has it
+	a.Ground.End()
 	return true
 }
 
 // hold makes a life that does not know anything yet.
 func (a *Agent) hold(ctx context.Context, key job.StepKey) *held {
-	name := control.DirOf(key)
-	s := &supervisor{
-		key: key, dir: filepath.Join(a.stepsDir(), name), node: a.Node.Name, marker: control.MarkerOf(a.Cluster, a.Node.Name, key),
-		gangway: a.Gangway, environ: a.Environ, orphans: a.Orphans, log: a.Log, todo: newQueue[any](),
-		post: func(in any) { a.inputs.put(stepIn{key, in}) },
-	}
-	h := &held{life{key: key, node: a.Node.Name}, s}
+	w := &Work{Key: key, node: a.Node.Name, todo: newQueue[any](), post: func(in any) { a.inputs.put(stepIn{key, in}) }}
+	h := &held{life: life{key: key, node: a.Node.Name}, work: w}
 	a.steps[key] = h
-	a.workers.Go(func() { s.work(ctx) })
+	w.hands = a.Ground.Hands(w)
+	a.Ground.Do(ctx, w)
 	return h
 }
 
-func (a *Agent) stepsDir() string { return filepath.Join(a.Dir, "steps") }
+func (o *Options) stepsDir() string { return filepath.Join(o.Dir, "steps") }
 
 // unknown is the end of a step that is not here.
 func (a *Agent) unknown(key job.StepKey) job.StepEnd {
-	return job.StepEnd{Key: key, Node: a.Node.Name, End: job.Time(time.Now().UnixMilli()), Fault: &job.Fault{
+	return job.StepEnd{Key: key, Node: a.Node.Name, End: job.Time(a.Ground.Now().UnixMilli()), Fault: &job.Fault{
 		What: fmt.Sprintf("node %s does not know step %s", a.Node.Name, key), Node: true,
 	}}
 }

@@ -32,3 +32,14 @@ func (q *queue[T]) take() []T {
 	q.items = nil
 	return items
 }
+
+// first takes the first, if there is one.
+func (q *queue[T]) first() (item T, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.items) == 0 {
+		return item, false
+	}
+	item, q.items = q.items[0], q.items[1:]
+	return item, true
+}

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"cmp"
 	"context"
-	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -13,6 +15,10 @@ import (
 type release struct {
 	job     job.ID
 	attempt int
+}
+
+func (r release) compare(other release) int {
+	return cmp.Or(cmp.Compare(r.job, other.job), cmp.Compare(r.attempt, other.attempt))
 }
 
 // attemptOf is the attempt that a step is of.
@@ -33,9 +39,9 @@ func (a *Agent) release(r release) {
 	if a.releases[r] != nil {
 		return
 	}
-	a.releases[r] = &releasing{since: time.Now()}
-	for key, h := range a.steps {
-		if attemptOf(key) == r && h.phase != ended {
+	a.releases[r] = &releasing{since: a.Ground.Now()}
+	for h := range a.all {
+		if attemptOf(h.key) == r && h.phase != ended {
 			a.happen(h, killIn{why: "its job is over"})
 		}
 	}
@@ -46,13 +52,14 @@ func (a *Agent) release(r release) {
 // start is its child or becomes it, and the kernel told it that it has none. Else
 // processes are looked for, which takes a look at every one of the machine.
 func (a *Agent) driveReleases(ctx context.Context) {
-	for r, state := range a.releases {
+	for _, r := range slices.SortedFunc(maps.Keys(a.releases), release.compare) {
+		state := a.releases[r]
 		if state.going || a.waits(r, state) {
 			continue
 		}
 		state.going = true
 		if a.stray[r] {
-			go a.search(ctx, r, a.lingering(r))
+			a.Ground.Search(ctx, r.job, r.attempt, a.lingering(r), func(left string) { a.inputs.put(cleanedIn{r, left}) })
 			continue
 		}
 		a.cleaned(cleanedIn{r, ""})
@@ -72,7 +79,7 @@ func (a *Agent) waits(r release, state *releasing) bool {
 			}
 			continue
 		}
-		if time.Since(state.since) < releasePatience {
+		if a.Ground.Now().Sub(state.since) < releasePatience {
 			return true
 		}
 		a.stray[r] = true
@@ -80,46 +87,15 @@ func (a *Agent) waits(r release, state *releasing) bool {
 	return false
 }
 
-// lingering are the supervisors that keep the output of their step for clients for a while.
-func (a *Agent) lingering(r release) map[int]bool {
-	spare := map[int]bool{}
-	for key, h := range a.steps {
-		if attemptOf(key) == r && h.phase == ended && !h.gone {
-			spare[h.pid()] = true
+// lingering are the steps whose supervisor keeps their output for clients for a while.
+func (a *Agent) lingering(r release) []job.StepKey {
+	var spare []job.StepKey
+	for h := range a.all {
+		if attemptOf(h.key) == r && h.phase == ended && !h.gone {
+			spare = append(spare, h.key)
 		}
 	}
 	return spare
-}
-
-// search ends the processes that an attempt has here but for those to be spared.
-func (a *Agent) search(ctx context.Context, r release, spare map[int]bool) {
-	prefix := fmt.Sprintf("%s/%s/%d.%d.", a.Cluster, a.Node.Name, r.job, r.attempt)
-	left := kill(prefix, func(pid int, _ string) bool { return spare[pid] }, releasePatience)
-	text := ""
-	if len(left) > 0 {
-		text = fmt.Sprintf("processes that cannot be killed: %d", left)
-	}
-	if n := a.Orphans.End(releasePatience); n > 0 {
-		text = fmt.Sprintf("processes without a marker that cannot be killed: %d", n)
-	}
-	if err := a.removeLeftovers(); err != nil && text == "" {
-		text = err.Error()
-	}
-	if ctx.Err() == nil {
-		a.inputs.put(cleanedIn{r, text})
-	}
-}
-
-// removeLeftovers removes what is of no process any more. The next agent tries it again.
-func (a *Agent) removeLeftovers() error {
-	if a.Leftovers == nil {
-		return nil
-	}
-	err := a.Leftovers()
-	if err != nil {
-		a.Log.Error("files of containers stay", "err", err)
-	}
-	return err
 }
 
 // cleaned says that nothing is left. A controller that was away asks again.

@@ -67,19 +67,18 @@ func (a *Agent) oneSession(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	outbox := newQueue[*wire.AgentMessage]()
-	a.inputs.put(sessionIn{outbox})
-	defer a.inputs.put(sessionIn{})
+	s := a.Open()
+	defer s.Close()
 	go func() {
 		defer cancel()
 		for {
-			for _, m := range outbox.take() {
+			for _, m := range s.Take() {
 				if stream.Send(m) != nil {
 					return // Recv says why
 				}
 			}
 			select {
-			case <-outbox.ready:
+			case <-s.outbox.ready:
 			case <-ctx.Done():
 				return
 			}
@@ -98,12 +97,34 @@ func (a *Agent) oneSession(ctx context.Context) error {
 			go a.probe(ctx, m.Probe)
 			continue
 		}
-		a.inputs.put(messageIn{outbox, m})
+		s.Hear(m) // the Welcome before heartbeats: what is said before it is not sent
 		if w := m.GetWelcome(); w != nil {
 			go a.heartbeats(ctx, time.Duration(w.HeartbeatMs)*time.Millisecond)
 		}
 	}
 }
+
+// Session is one to the controller, for who carries its messages.
+type Session struct {
+	agent  *Agent
+	outbox *queue[*wire.AgentMessage]
+}
+
+// Open begins a session. What the controller has to be told first is there after a Turn.
+func (a *Agent) Open() *Session {
+	s := &Session{a, newQueue[*wire.AgentMessage]()}
+	a.inputs.put(sessionIn{s.outbox})
+	return s
+}
+
+// Take is what is to be sent.
+func (s *Session) Take() []*wire.AgentMessage { return s.outbox.take() }
+
+// Hear takes what the controller says.
+func (s *Session) Hear(m *wire.ControllerMessage) { s.agent.inputs.put(messageIn{s.outbox, m}) }
+
+// Close ends the session.
+func (s *Session) Close() { s.agent.inputs.put(sessionIn{}) }
 
 // hello says who this is and what it has.
 func (a *Agent) hello() *wire.Hello {
@@ -114,8 +135,8 @@ func (a *Agent) hello() *wire.Hello {
 		Instance: a.instance, Epoch: a.epoch, Hardware: mustJSON(a.Node), Declared: a.Declared,
 		Address: address, Socket: socket, Images: a.images.list(), Pid: int32(os.Getpid()), CutOff: a.saidCut,
 	}
-	for key, held := range a.steps {
-		h.Steps = append(h.Steps, &wire.StepState{Key: wire.KeyOf(key), Phase: held.state()})
+	for held := range a.all {
+		h.Steps = append(h.Steps, &wire.StepState{Key: wire.KeyOf(held.key), Phase: held.state()})
 	}
 	return h
 }
@@ -193,8 +214,8 @@ func (a *Agent) welcome(ctx context.Context, w *wire.Welcome) {
 	for _, k := range w.Ended {
 		fate[k.Of()] = ackIn{}
 	}
-	for key, h := range a.steps {
-		in, ok := fate[key]
+	for h := range a.all {
+		in, ok := fate[h.key]
 		if !ok {
 			in = killIn{why: "the controller does not know it"}
 		}

@@ -21,9 +21,8 @@ import (
 	"github.com/gangway-hpc/gangway/launcher/control"
 )
 
-// supervisor does for one step what its life says: it starts the supervising process,
-// which outlives this one, and speaks with it. What it is told is done in order, by one
-// goroutine; what it finds out is posted.
+// supervisor is the Hands that the machine has for a step: it starts the supervising process,
+// which outlives this one, and speaks with it. What it finds out it tells the work.
 type supervisor struct {
 	key     job.StepKey
 	dir     string
@@ -32,86 +31,67 @@ type supervisor struct {
 	gangway string
 	environ []string
 	orphans *Orphans
-	post    func(any)
+	work    *Work
 	log     *slog.Logger
-	todo    *queue[any]
 	conn    *control.Conn
 }
 
-// work does what is in the queue until the life is forgotten, or ctx ends.
-func (s *supervisor) work(ctx context.Context) {
-	for {
-		for _, do := range s.todo.take() {
-			if s.do(ctx, do) {
-				return
-			}
-		}
-		select {
-		case <-s.todo.ready:
-		case <-ctx.Done():
-			s.leave()
-			return
-		}
-	}
-}
-
-// leave does what has to be on disk for the next agent.
-func (s *supervisor) leave() {
-	for _, do := range s.todo.take() {
-		if do, ok := do.(settleDo); ok {
-			s.settle(do)
-		}
-	}
+// Leave implements Hands.
+func (s *supervisor) Leave() {
 	if s.conn != nil {
 		_ = s.conn.Close()
 	}
 }
 
-func (s *supervisor) settle(do settleDo) {
-	if err := writeJSON(context.Background(), s.file(control.EndFile), do.end); err != nil {
+// Left implements Hands.
+func (s *supervisor) Left() Left {
+	var l Left
+	p, err := readJSON[process](s.file(control.PIDFile))
+	l.Alive = err == nil && p.alive()
+	l.Intent, err = readJSON[control.Start](s.file(control.IntentFile))
+	l.Intended = err == nil
+	if !l.Intended {
+		_, err := os.Lstat(s.file(control.IntentFile))
+		l.Intended = err == nil
+	}
+	if end, err := readJSON[job.StepEnd](s.file(control.EndFile)); err == nil {
+		l.End = &end
+	}
+	return l
+}
+
+// Destroy implements Hands.
+func (s *supervisor) Destroy() { go kill(s.marker, nil, slack) }
+
+// Clear implements Hands.
+func (s *supervisor) Clear() {
+	kill(s.marker, nil, slack)
+	s.Remove()
+}
+
+// Remove implements Hands.
+func (s *supervisor) Remove() {
+	if err := os.RemoveAll(s.dir); err != nil {
+		s.log.Error("run directory stays", "step", s.key, "err", err)
+	}
+}
+
+// Intend implements Hands.
+func (s *supervisor) Intend(ctx context.Context, start control.Start) error {
+	return writeJSON(ctx, s.file(control.IntentFile), start)
+}
+
+// Settle implements Hands.
+func (s *supervisor) Settle(end job.StepEnd) {
+	if err := writeJSON(context.Background(), s.file(control.EndFile), end); err != nil {
 		s.log.Error("end of step is not on disk", "step", s.key, "err", err)
 	}
 }
 
-// do does one thing, and says whether it was the last.
-func (s *supervisor) do(ctx context.Context, do any) (last bool) {
-	switch do := do.(type) {
-	case launchDo:
-		if err := s.launch(ctx, do); err != nil {
-			s.post(failedIn{job.Fault{What: "start the supervisor of the step on node " + s.node, Cause: err.Error(), Node: true}})
-		}
-	case adoptDo:
-		s.adopt(ctx)
-	case beginDo:
-		// Without an intent on disk nothing is started: who comes after us could do it
-		// again.
-		if err := writeJSON(ctx, s.file(control.IntentFile), do.start); err != nil {
-			s.post(killIn{why: "no intent", fault: &job.Fault{What: "write intent of the step on node " + s.node, Cause: err.Error(), Node: true}})
-			return false
-		}
-		s.tell(control.Request{Start: &do.start})
-	case tellDo:
-		if told := s.tell(do.request); told && do.request.SignalID != 0 {
-			s.post(signalledIn{do.request.SignalID})
-		}
-	case settleDo:
-		s.settle(do)
-	case forgetDo:
-		return true
-	case discardDo:
-		if err := os.RemoveAll(s.dir); err != nil {
-			s.log.Error("run directory stays", "step", s.key, "err", err)
-		}
-		return true
-	}
-	return false
-}
-
 func (s *supervisor) file(name string) string { return filepath.Join(s.dir, name) }
 
-// tell sends a request, and says whether it could. If the supervisor is gone, that is found
-// out elsewhere.
-func (s *supervisor) tell(r control.Request) bool {
+// Tell implements Hands. If the supervisor is gone, that is found out elsewhere.
+func (s *supervisor) Tell(r control.Request) bool {
 	if s.conn == nil {
 		return false
 	}
@@ -122,13 +102,13 @@ func (s *supervisor) tell(r control.Request) bool {
 	return true
 }
 
-// launch starts the process in a session of its own, so that no terminal's signal and no
-// end of this process is its end.
-func (s *supervisor) launch(ctx context.Context, do launchDo) error {
+// Launch implements Hands: it starts the process in a session of its own, so that no terminal's
+// signal and no end of this process is its end.
+func (s *supervisor) Launch(ctx context.Context, spec *job.StepSpec, lease time.Duration) error {
 	if err := os.Mkdir(s.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := writePlain(s.file(control.SpecFile), do.spec); err != nil {
+	if err := writePlain(s.file(control.SpecFile), spec); err != nil {
 		return err
 	}
 	log, err := os.OpenFile(s.file(control.LogFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -141,7 +121,7 @@ func (s *supervisor) launch(ctx context.Context, do launchDo) error {
 		return err
 	}
 	defer theirs.Close()
-	cmd := exec.Command(s.gangway, "step", "--node", s.node, "--lease", strconv.FormatInt(do.lease.Milliseconds(), 10), "--agent", "3", s.dir)
+	cmd := exec.Command(s.gangway, "step", "--node", s.node, "--lease", strconv.FormatInt(lease.Milliseconds(), 10), "--agent", "3", s.dir)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = s.dir, log, log, []*os.File{theirs}
 	cmd.Env = slices.Concat(s.environ, []string{control.Marker + "=" + s.marker})
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -168,8 +148,8 @@ func (s *supervisor) launch(ctx context.Context, do launchDo) error {
 	return nil
 }
 
-// adopt connects to a supervisor that an earlier agent started.
-func (s *supervisor) adopt(ctx context.Context) {
+// Adopt implements Hands: it connects to a supervisor that an earlier agent started.
+func (s *supervisor) Adopt(ctx context.Context) {
 	exited := make(chan struct{})
 	p, err := readJSON[process](s.file(control.PIDFile))
 	if err != nil || !p.alive() {
@@ -224,7 +204,7 @@ func (s *supervisor) listen(ctx context.Context, c *control.Conn, exited <-chan 
 		if e.Refused != "" {
 			s.log.Warn("supervisor refused", "step", s.key, "why", e.Refused)
 		}
-		s.post(eventIn{e})
+		s.work.Said(e)
 	}
 	select {
 	case <-exited:
@@ -245,10 +225,10 @@ func (s *supervisor) over() {
 		if !errors.Is(err, fs.ErrNotExist) {
 			s.log.Error("end of step cannot be read", "step", s.key, "err", err)
 		}
-		s.post(goneIn{})
+		s.work.Gone(nil)
 		return
 	}
-	s.post(goneIn{&end})
+	s.work.Gone(&end)
 }
 
 // writeJSON writes a file that is there after a crash of the machine.

@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"fmt"
 	"syscall"
 	"time"
@@ -33,11 +34,12 @@ type life struct {
 	ended   int      // ranks that have
 	asked   bool     // START came while the ranks were not prepared yet
 	fault   *job.Fault
-	told    bool      // the ranks were told to end
-	why     string    // they were
-	lease   time.Time // of what is prepared; zero: none
-	hold    time.Time // until when ranks run without word from the agent; zero: for ever
-	kill    time.Time // when the ranks are killed; zero: they are not, or were
+	told    bool          // the ranks were told to end
+	why     string        // they were
+	span    time.Duration // of a lease; 0: none
+	lease   time.Time     // when that of what is prepared ends; zero: it has none
+	hold    time.Time     // until when ranks run without word from the agent; zero: for ever
+	kill    time.Time     // when the ranks are killed; zero: they are not, or were
 	killed  bool
 	alone   time.Time // when those that are left are told to end; zero: they are not
 }
@@ -79,7 +81,7 @@ type (
 func (l *life) step(in any, now time.Time) []any {
 	switch in := in.(type) {
 	case preparedIn:
-		return l.isPrepared()
+		return l.isPrepared(now)
 	case failedIn:
 		return l.failed(in.fault)
 	case startIn:
@@ -99,7 +101,8 @@ func (l *life) step(in any, now time.Time) []any {
 		}
 		return l.end(in.grace, in.why, now)
 	case renewIn:
-		if in.lease > 0 {
+		l.span = cmp.Or(in.lease, l.span)
+		if in.lease > 0 && l.stage == stagePrepared {
 			l.lease = now.Add(in.lease)
 		}
 	case holdIn:
@@ -117,7 +120,8 @@ func (l *life) step(in any, now time.Time) []any {
 	return nil
 }
 
-func (l *life) isPrepared() []any {
+// isPrepared is when the lease begins, however long the prepare took: nobody renews one before.
+func (l *life) isPrepared(now time.Time) []any {
 	if l.stage != stagePreparing {
 		return nil
 	}
@@ -125,6 +129,9 @@ func (l *life) isPrepared() []any {
 		return l.clean()
 	}
 	l.stage = stagePrepared
+	if l.span > 0 {
+		l.lease = now.Add(l.span)
+	}
 	do := []any{tellPreparedDo{}}
 	if l.asked {
 		do = append(do, l.start()...)
@@ -230,7 +237,7 @@ func (l *life) notStarted(why string) *job.Fault {
 func (l *life) time(now time.Time) []any {
 	due := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
 	switch {
-	case due(l.lease) && l.stage == stagePrepared:
+	case due(l.lease):
 		l.fault = &job.Fault{What: "the step was given up before it started", Cause: "its lease has ended: nobody has renewed it", Node: true}
 		return l.clean()
 	case due(l.hold) && (l.stage == stageStarting || l.stage == stageRunning):
@@ -252,14 +259,11 @@ func (l *life) time(now time.Time) []any {
 // wake is when timeIn has to come next; zero: it need not.
 func (l *life) wake() time.Time {
 	var next time.Time
-	lease, hold := l.lease, l.hold
-	if l.stage != stagePrepared {
-		lease = time.Time{} // it counts from then on
-	}
+	hold := l.hold
 	if l.stage != stageStarting && l.stage != stageRunning {
 		hold = time.Time{}
 	}
-	for _, t := range []time.Time{lease, hold, l.kill, l.alone} {
+	for _, t := range []time.Time{l.lease, hold, l.kill, l.alone} {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
 			next = t
 		}

@@ -157,6 +157,29 @@ func TestLife(t *testing.T) {
 	})
 }
 
+// TestLease: what is prepared has a whole lease from then on, however long that took, and is given
+// up when nobody renews it.
+func TestLease(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	l := life{ranks: 1}
+	l.step(renewIn{30 * time.Second}, now) // as a supervisor begins
+	now = now.Add(time.Minute)
+	if do := l.step(timeIn{}, now); len(do) > 0 || !l.wake().IsZero() {
+		t.Errorf("while it is prepared: %v, then at %v", do, l.wake())
+	}
+	if do := l.step(preparedIn{}, now); len(do) != 1 || !l.wake().Equal(now.Add(30*time.Second)) {
+		t.Errorf("prepared: %v, until %v", do, l.wake())
+	}
+	now = now.Add(20 * time.Second)
+	l.step(renewIn{30 * time.Second}, now)
+	if do := l.step(timeIn{}, now.Add(29*time.Second)); len(do) > 0 || l.fault != nil {
+		t.Errorf("renewed: %v, %v", do, l.fault)
+	}
+	if do := l.step(timeIn{}, now.Add(30*time.Second)); len(do) == 0 || l.fault == nil || !l.fault.Node {
+		t.Errorf("not renewed again: %v, %v", do, l.fault)
+	}
+}
+
 // FuzzSpec: whatever a specification is, it is refused or it makes sense.
 func FuzzSpec(f *testing.F) {
 	f.Add([]byte(`{"Key":{"Job":1},"Tasks":2,"Nodes":[{"Name":"a","Ranks":[0,1]}],"Program":{"Args":["eA=="]}}`))

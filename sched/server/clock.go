@@ -33,7 +33,7 @@ func (k *clock) read(wall job.Time, steady time.Duration, least job.Time) job.Ti
 // clock reads the clocks. Time does not go back.
 func (c *core) clock() {
 	before := c.now
-	c.now = c.time.read(job.Time(c.opts.Now().UnixMilli()), time.Since(c.began), max(c.sched.Now(), 1))
+	c.now = c.time.read(job.Time(c.opts.Now().UnixMilli()), c.steady(), max(c.sched.Now(), 1))
 	if gap := c.now.Sub(before); before > 0 && gap >= gapSpan {
 		c.skip(gap)
 	}

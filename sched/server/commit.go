@@ -1,6 +1,7 @@
 package server
 
 import (
+	"iter"
 	"log/slog"
 	"sync"
 	"time"
@@ -146,43 +147,66 @@ func (c *committer) run() {
 // commit makes outputs durable, however long that takes, and has their effects.
 func (c *committer) commit(queue []output) {
 	for try := 0; ; try++ {
-		b := together(queue)
-		if len(b.Events)+len(b.Jobs)+len(b.Steps)+len(b.Drop) == 0 {
+		rest, stored := c.attempt(queue, try)
+		if stored {
 			break
 		}
-		began := time.Now()
-		_, err := c.store.Append(b)
-		if err == nil {
-			c.meter.committed(time.Since(began), len(b.Events))
-			if try > 0 {
-				c.log.Info("store works again", "count", try)
-				c.setBroken(nil)
-			}
-			break
-		}
-		c.meter.failures.Inc()
-		if store.IsFenced(err) {
-			c.setBroken(err)
-			c.fatal(err)
+		if rest == nil {
 			return
 		}
-		c.setBroken(err)
-		if try == 0 {
-			c.log.Error("store takes nothing", "err", err)
-		}
-		// What is refused is cancelled before it is stored, so that it never is without that.
-		queue = c.failed(queue, err)
-		more, closing := c.take()
-		queue = append(queue, more...)
-		if closing && try > 3 {
-			c.log.Error("stopped with events that are not stored", "count", len(b.Events), "err", err)
-			return
-		}
+		queue = rest
 		time.Sleep(min(time.Duration(1+try)*100*time.Millisecond, time.Second))
 	}
-	for i := range queue {
-		for _, f := range queue[i].effects {
-			f()
+	for f := range effects(queue) {
+		f()
+	}
+}
+
+// attempt tries to make outputs durable. What was not stored is to be tried again with what
+// came since; nil: it never will be.
+func (c *committer) attempt(queue []output, try int) (rest []output, stored bool) {
+	b := together(queue)
+	if len(b.Events)+len(b.Jobs)+len(b.Steps)+len(b.Drop) == 0 {
+		return nil, true
+	}
+	began := time.Now()
+	_, err := c.store.Append(b)
+	if err == nil {
+		c.meter.committed(time.Since(began), len(b.Events))
+		if try > 0 {
+			c.log.Info("store works again", "count", try)
+			c.setBroken(nil)
+		}
+		return nil, true
+	}
+	c.meter.failures.Inc()
+	c.setBroken(err)
+	if store.IsFenced(err) {
+		c.fatal(err)
+		return nil, false
+	}
+	if try == 0 {
+		c.log.Error("store takes nothing", "err", err)
+	}
+	// What is refused is cancelled before it is stored, so that it never is without that.
+	queue = c.failed(queue, err)
+	more, closing := c.take()
+	if closing && try > 3 {
+		c.log.Error("stopped with events that are not stored", "count", len(b.Events), "err", err)
+		return nil, false
+	}
+	return append(queue, more...), false
+}
+
+// effects are those of outputs, in their order.
+func effects(queue []output) iter.Seq[func()] {
+	return func(yield func(func()) bool) {
+		for i := range queue {
+			for _, f := range queue[i].effects {
+				if !yield(f) {
+					return
+				}
+			}
 		}
 	}
 }

@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,8 +29,10 @@ type core struct {
 	now    job.Time // of the input that is being taken
 	time   clock
 	leases *lease.Grants
-	probes uint64    // that were made
-	began  time.Time // when the controller started
+	probes uint64               // that were made
+	began  time.Time            // when the controller started
+	steady func() time.Duration // the clock that only runs
+	apart  func(func())         // has something done that takes long, while the core goes on
 
 	nodes     map[string]*node
 	holders   map[job.ID]*holding
@@ -47,6 +51,25 @@ type core struct {
 	saving    sync.Mutex      // while a snapshot is written
 	saved     uint64          // of the latest snapshot
 	stopped   <-chan struct{} // closed when the core has ended
+}
+
+func newCore(opts *Options, inputs chan func(*core), stopped <-chan struct{}, m *meter) *core {
+	began := time.Now()
+	return &core{
+		state: *newState(), opts: opts, log: opts.Log, store: opts.Store, inputs: inputs, nodes: map[string]*node{},
+		holders: map[job.ID]*holding{}, precaches: map[string]*precaching{}, asked: prefetched{of: map[nodeImage]job.Time{}}, touched: map[job.ID]bool{}, stored: map[string]bool{}, fresh: map[string]bool{}, meter: m,
+		commit: newCommitter(opts.Store, opts.Log, m), stopped: stopped, began: began,
+		steady: func() time.Duration { return time.Since(began) }, apart: func(f func()) { go f() },
+	}
+}
+
+// begin has the core know what the store knows.
+func (c *core) begin(ctx context.Context) error {
+	c.leases = c.newGrants()
+	if err := c.restore(ctx); err != nil {
+		return err
+	}
+	return c.declare(c.opts.Cluster)
 }
 
 // output is what a turn made.
@@ -240,7 +263,7 @@ func (c *core) decided(e job.Event) {
 func (c *core) driveTouched() bool {
 	before := c.seq
 	for len(c.touched) > 0 {
-		for id := range c.touched {
+		for _, id := range slices.Sorted(maps.Keys(c.touched)) {
 			delete(c.touched, id)
 			if r := c.runs[id]; r != nil {
 				c.drive(r)
@@ -253,7 +276,11 @@ func (c *core) driveTouched() bool {
 // tick sees to everything for which time may have come.
 func (c *core) tick() {
 	c.tickNodes()
-	for _, r := range c.runs {
+	for _, id := range slices.Sorted(maps.Keys(c.runs)) {
+		r := c.runs[id]
+		if r == nil {
+			continue
+		}
 		c.drive(r)
 		for _, st := range r.Steps {
 			c.tellProgress(r, st)

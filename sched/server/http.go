@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -385,7 +387,8 @@ func (s *Server) holdStream(w http.ResponseWriter, r *http.Request) (any, error)
 
 // tickHolders ends the allocations whose holders have been gone for too long.
 func (c *core) tickHolders() {
-	for id, h := range c.holders {
+	for _, id := range slices.Sorted(maps.Keys(c.holders)) {
+		h := c.holders[id]
 		v, ok := c.sched.Job(id)
 		if !ok || v.State.Done() {
 			delete(c.holders, id)

@@ -56,9 +56,6 @@ type council struct {
 // mostMembers is how many nodes a council has where there are enough.
 const mostMembers = 5
 
-// steady is a clock that only runs.
-func (c *core) steady() time.Duration { return time.Since(c.began) }
-
 func (c *core) newGrants() *lease.Grants {
 	return lease.NewGrants(lease.Spans{Lease: lease.Default, Lost: time.Duration(c.lostAfter()) * time.Millisecond}, c.store.Epoch(), c.steady())
 }

@@ -184,32 +184,46 @@ func (c *core) adopt(n *node, h *wire.Hello) {
 			c.sendRelease(h.Node, a)
 		}
 	}
+	for _, st := range c.stepsOn(h.Node) {
+		g, r := st.Gang.node(h.Node), c.runs[st.Spec.Key.Job]
+		if r == nil || g.Phase == ended {
+			continue // by what was done for one before it
+		}
+		if known[st.Spec.Key] {
+			c.act(r, st, st.Gang.again(g))
+			if st.Gang.Starting && g.Phase != prepared { // else they come with START
+				c.sendDue(st, h.Node)
+			}
+			continue
+		}
+		if st.Gang.Starting || st.Gang.killing {
+			// It may have run there. What the node has forgotten is not started twice.
+			why := "node " + h.Node + " does not know the step any more"
+			if st.Gang.killing {
+				why = st.Gang.Why
+			}
+			c.nodeEnd(h.Node, job.StepEnd{Key: st.Spec.Key, End: c.now, Fault: &job.Fault{What: why, Node: true}})
+			continue
+		}
+		c.sendPrepare(st, h.Node)
+	}
+	for id := range c.runs {
+		c.touched[id] = true
+	}
+}
+
+// stepsOn are the steps that have not ended on a node, by their keys.
+func (c *core) stepsOn(node string) []*step {
+	var all []*step
 	for _, r := range c.runs {
 		for _, st := range r.Steps {
-			g := st.Gang.node(h.Node)
-			if g == nil || g.Phase == ended {
-				continue
+			if g := st.Gang.node(node); g != nil && g.Phase != ended {
+				all = append(all, st)
 			}
-			if known[st.Spec.Key] {
-				c.act(r, st, st.Gang.again(g))
-				if st.Gang.Starting && g.Phase != prepared { // else they come with START
-					c.sendDue(st, h.Node)
-				}
-				continue
-			}
-			if st.Gang.Starting || st.Gang.killing {
-				// It may have run there. What the node has forgotten is not started twice.
-				why := "node " + h.Node + " does not know the step any more"
-				if st.Gang.killing {
-					why = st.Gang.Why
-				}
-				c.nodeEnd(h.Node, job.StepEnd{Key: st.Spec.Key, End: c.now, Fault: &job.Fault{What: why, Node: true}})
-				continue
-			}
-			c.sendPrepare(st, h.Node)
 		}
-		c.touched[r.Of.Job] = true
 	}
+	slices.SortFunc(all, func(a, b *step) int { return a.Spec.Key.Compare(b.Spec.Key) })
+	return all
 }
 
 // endKnown says whether the end of a step on a node is known, though the step is over.
@@ -253,11 +267,9 @@ func (c *core) cleanedBy(node string, m *wire.Cleaned) {
 	if c.blocked(node) {
 		return
 	}
-	for _, r := range c.runs {
-		for _, st := range r.Steps {
-			if g := st.Gang.node(node); g != nil && g.Phase == unheard && !st.Gang.Starting && !st.Gang.killing {
-				c.sendPrepare(st, node)
-			}
+	for _, st := range c.stepsOn(node) {
+		if st.Gang.node(node).Phase == unheard && !st.Gang.Starting && !st.Gang.killing {
+			c.sendPrepare(st, node)
 		}
 	}
 }
@@ -277,8 +289,10 @@ func (c *core) lostAfter() job.Duration { return cmp.Or(c.opts.Cluster.LostAfter
 // cleaned.
 func (c *core) tickNodes() {
 	suspect, lost := cmp.Or(c.opts.Cluster.SuspectAfter, 5*job.Second), c.lostAfter()
-	for name, n := range c.nodes {
-		if n.state&(job.NodeDown|job.NodeUnknown|job.NodeFuture) != 0 {
+	for i := range c.known {
+		name := c.known[i].Name
+		n := c.nodes[name]
+		if n == nil || n.state&(job.NodeDown|job.NodeUnknown|job.NodeFuture) != 0 {
 			continue
 		}
 		switch silent := c.now.Sub(n.seen); {

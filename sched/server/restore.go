@@ -237,12 +237,12 @@ func (c *core) snapshot() {
 	c.saved = seq
 	c.fresh = map[string]bool{}
 	c.after(func() {
-		go func() {
+		c.apart(func() {
 			defer c.saving.Unlock()
 			if c.save(p, seq) {
 				c.prune(p, seq)
 			}
-		}()
+		})
 	})
 }
 

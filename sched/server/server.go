@@ -83,18 +83,9 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 		fatal: make(chan error, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	m := newMeter(s.registry)
-	c := &core{
-		state: *newState(), opts: &s.opts, log: opts.Log, store: opts.Store, inputs: s.inputs, nodes: map[string]*node{},
-		holders: map[job.ID]*holding{}, precaches: map[string]*precaching{}, asked: prefetched{of: map[nodeImage]job.Time{}}, touched: map[job.ID]bool{}, stored: map[string]bool{}, fresh: map[string]bool{}, meter: m,
-		commit: newCommitter(opts.Store, opts.Log, m), stopped: s.stopped, began: time.Now(),
-	}
+	c := newCore(&s.opts, s.inputs, s.stopped, newMeter(s.registry))
 	s.core = c
-	c.leases = c.newGrants()
-	if err := c.restore(ctx); err != nil {
-		return nil, err
-	}
-	if err := c.declare(opts.Cluster); err != nil {
+	if err := c.begin(ctx); err != nil {
 		return nil, err
 	}
 	c.commit.failed = s.unstored
@@ -116,16 +107,7 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 // and of all that came since, and returns these with those.
 func (s *Server) unstored(queue []output, err error) []output {
 	done := make(chan []output, 1)
-	f := func(c *core) {
-		more, _ := c.commit.take() // nothing comes while this runs
-		all := append(queue, more...)
-		for i := range all {
-			c.refuseAll(&all[i], err)
-		}
-		c.refuseAll(&c.out, err)
-		c.flush()
-		done <- all
-	}
+	f := func(c *core) { done <- c.unstored(queue, err) }
 	select {
 	case s.inputs <- f:
 		select {
@@ -141,6 +123,18 @@ func (s *Server) unstored(queue []output, err error) []output {
 	default:
 		return queue
 	}
+}
+
+// unstored is [Server.unstored], in the core.
+func (c *core) unstored(queue []output, err error) []output {
+	more, _ := c.commit.take() // nothing comes while this runs
+	all := append(queue, more...)
+	for i := range all {
+		c.refuseAll(&all[i], err)
+	}
+	c.refuseAll(&c.out, err)
+	c.flush()
+	return all
 }
 
 // refuseAll refuses and cancels the jobs of a batch, and takes out of it what is stored for
