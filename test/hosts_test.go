@@ -27,6 +27,7 @@ func TestHosts(t *testing.T) {
 	t.Run("starts again", func(t *testing.T) { daemons[0], daemons[4] = h.startsAgain(t, daemons[0], daemons[4]) })
 	t.Run("paused", func(t *testing.T) { h.paused(t, daemons[3]) })
 	t.Run("stopped", func(t *testing.T) { h.stopped(t, image, daemons[3], daemons[4]) })
+	t.Run("rough", func(t *testing.T) { h.rough(t, image) })
 	t.Run("moved", func(t *testing.T) { h.moved(t) })
 	t.Run("renewed", func(t *testing.T) {
 		waitFor(t, func() bool { return strings.Contains(daemons[1].out.String(), "certificate is renewed") })

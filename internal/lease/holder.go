@@ -23,6 +23,7 @@ type Holder struct {
 	number uint64                   // of the last answer; 0: this agent has had none
 	ended  bool                     // ranks were told to end, and none may start
 	until  time.Duration            // what the permit is drawn out to, while others are asked
+	drawn  bool                     // it was, since anything was heard
 	looked time.Duration            // when the time was last looked at
 	asked  time.Duration            // when others were last asked
 	blank  bool                     // nothing was ever heard: there are no ranks
@@ -61,8 +62,12 @@ func New(saved *Saved, boot string, now time.Duration) *Holder {
 }
 
 // linger gives a node as much time as it takes to ask that did not look at the time for a
-// while: its agent was stopped or replaced, which is not to be cut off.
-func (h *Holder) linger(now time.Duration) { h.until = now + h.Spans.Lease/2 }
+// while: its agent was stopped or replaced, which is not to be cut off. It does so once.
+func (h *Holder) linger(now time.Duration) {
+	if !h.drawn {
+		h.until, h.drawn = now+h.Spans.Lease/2, true
+	}
+}
 
 // Beat is a heartbeat that is sent now, or later.
 func (h *Holder) Beat(now time.Duration) Heartbeat {
@@ -90,7 +95,7 @@ func (h *Holder) Answered(a Answer, now time.Duration) (firmly bool) {
 	}
 	h.blank, h.Spans, h.Heard, h.number = false, a.Spans, now, a.Number
 	h.Permit = max(h.Permit, at+h.Spans.Lease)
-	h.ended = h.ended && !h.Firm(now)
+	h.ended, h.drawn = h.ended && !h.Firm(now), h.drawn && !h.Firm(now)
 	return firmly
 }
 
@@ -126,6 +131,7 @@ func (h *Holder) Votes(asked time.Duration, council uint64, silences []time.Dura
 	}
 	if council == h.Council.Number && lost >= Needed(len(h.Council.Members)) && !h.ended {
 		h.Permit = max(h.Permit, asked+h.Spans.Lease)
+		h.drawn = h.drawn && !h.Firm(now)
 	}
 }
 

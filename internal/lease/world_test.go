@@ -444,7 +444,7 @@ func (w *world) attempts() map[int]bool {
 // TestNeverTwo: whatever is cut, late, lost, stopped and killed, no two attempts of a job have
 // ranks at a time; and when all is well again it runs.
 func TestNeverTwo(t *testing.T) {
-	worlds, taken := 300, 0
+	worlds, taken := 200, 0
 	if testing.Short() {
 		worlds = 50
 	}
