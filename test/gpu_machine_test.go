@@ -43,8 +43,10 @@ func newGPUMachine(t *testing.T, p *person, o fakedriver.Options) *gpuMachine {
 		}
 	}
 	// What covers a part of /proc makes the kernel refuse new ones, so that containers have
-	// this machine's, where the driver is; a real driver is in all.
+	// this machine's, where the driver is; a real driver is in all. Another /proc, as in
+	// somebody's chroot, would have it permit them.
 	cmd := exec.Command("unshare", "--mount", "--propagation", "private", "--net", "--", "sh", "-e", "-c", `cd "$0"
+		awk '$3 == "proc" && $2 != "/proc" { print $2 }' /proc/mounts | xargs -r umount -l
 		mount --bind proc/driver /proc/driver
 		mount --bind proc/devices /proc/devices
 		if [ -d /sys/fs/cgroup ]; then mount --rbind /sys/fs/cgroup sys/fs/cgroup; fi

@@ -148,9 +148,21 @@ func (h *hosts) stopped(t *testing.T, image string, agents ...*background) {
 	}
 	halt(syscall.SIGSTOP)
 	defer halt(syscall.SIGCONT)
-	first, _ := h.begun(t, "agent", 1, 3*clusterPatience, "n1")
+	// Which of the two goes where is not said.
+	where := func(name string) string {
+		there := ""
+		waitUntil(t, 3*clusterPatience, func() bool {
+			got, _ := filepath.Glob(filepath.Join(h.dir, "home", name, "first-1-*"))
+			if len(got) > 0 {
+				there = filepath.Base(got[0])
+			}
+			return there != ""
+		})
+		return there
+	}
+	first := h.when("agent", where("agent"))
 	h.wantOver(t, "agent", 0, first, "n3")
-	first, _ = h.begun(t, "host", 1, 3*clusterPatience, "n2")
+	first = h.when("host", where("host"))
 	h.wantOver(t, "host", 0, first, "n4")
 	halt(syscall.SIGCONT)
 	for _, b := range agents {
@@ -164,4 +176,14 @@ func (h *hosts) stopped(t *testing.T, image string, agents ...*background) {
 	h.touch(t, "host/end")
 	h.completes(t, one)
 	h.completes(t, all)
+}
+
+// waitUntil waits for something for a while.
+func waitUntil(t *testing.T, within time.Duration, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); !f(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited for %s", within)
+		}
+	}
 }

@@ -35,6 +35,13 @@ CREATE TABLE IF NOT EXISTS steps (
 CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL);
 PRAGMA user_version = 2;`
 
+// jobStatement adds a row, or replaces one that ended earlier.
+const jobStatement = `INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+	ON CONFLICT (job, attempt) DO UPDATE SET
+	array = excluded.array, uid = excluded.uid, user = excluded.user, account = excluded.account, part = excluded.part, name = excluded.name,
+	state = excluded.state, submit = excluded.submit, start = excluded.start, "end" = excluded."end", nodes = excluded.nodes, data = excluded.data
+	WHERE excluded."end" > jobs."end"`
+
 // format is the number of the schema. One of format 1 has all events, and snapshots that do
 // not count any more.
 const format = 2
@@ -151,7 +158,7 @@ func (s *SQLite) connect(ctx context.Context) error {
 		{&s.stmt.event, "INSERT INTO events VALUES (?, ?)"},
 		{&s.stmt.blob, "INSERT OR IGNORE INTO blobs VALUES (?, ?)"},
 		{&s.stmt.drop, "DELETE FROM blobs WHERE digest = ?"},
-		{&s.stmt.job, "INSERT OR IGNORE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"},
+		{&s.stmt.job, jobStatement},
 		{&s.stmt.step, "INSERT OR IGNORE INTO steps VALUES (?, ?, ?, ?)"},
 	} {
 		if *p.into, err = conn.PrepareContext(ctx, p.text); err != nil {

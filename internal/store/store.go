@@ -77,8 +77,10 @@ type Blob struct {
 	Data   []byte
 }
 
-// JobRow is one attempt of a job that has ended. A row is written once: a second one of
-// the same job and attempt changes nothing.
+// JobRow is one attempt of a job that has ended, or would have been the next when it was
+// cancelled. Of two rows of the same job and attempt the one counts that ended later: a job that
+// was cancelled while it waited, and requeued then, runs as that attempt. Else a second one
+// changes nothing.
 type JobRow struct {
 	Job        job.ID
 	Array      job.ID // of a task: its array; else the job's own
@@ -95,7 +97,8 @@ type JobRow struct {
 	Data       []byte
 }
 
-// StepRow is a step that has ended; rows are as those of jobs.
+// StepRow is a step that has ended. A row is written once: a second one of the same step changes
+// nothing.
 type StepRow struct {
 	Key  job.StepKey
 	Data []byte

@@ -167,14 +167,27 @@ func conformAccounting(t *testing.T, open engine) {
 	mustAppend(t, s, &Batch{Jobs: []JobRow{earlier}})
 	again := row(1, "eve", "z", job.Failed, 1, 2)
 	mustAppend(t, s, &Batch{Jobs: []JobRow{again}, Steps: []StepRow{{key, []byte("other")}}}) // changes nothing
+	waited := row(4, "eve", "d", job.CancelledState, 600, 700)
+	mustAppend(t, s, &Batch{Jobs: []JobRow{waited}})
+	waited.Name, waited.Data, waited.State, waited.End = "e", []byte("e"), job.Completed, 800
+	mustAppend(t, s, &Batch{Jobs: []JobRow{waited}}) // is what it became
+	if err := s.History(t.Context(), Filter{IDs: []job.ID{4}, Names: []string{"e"}, States: []job.State{job.Completed}, Since: 750}, func(p Past) error {
+		if string(p.Data) != "e" {
+			t.Errorf("the later row is %q", p.Data)
+		}
+		waited.Attempt = -1
+		return nil
+	}); err != nil || waited.Attempt != -1 {
+		t.Errorf("the later row is not there: %v", err)
+	}
 	for name, c := range map[string]struct {
 		f    Filter
 		want string
 	}{
-		"all": {Filter{}, "a b c0 c"}, "latest": {Filter{Latest: true}, "a b c"}, "user": {Filter{Latest: true, Users: []string{"ann"}}, "a b"}, "id": {Filter{Latest: true, IDs: []job.ID{1}}, "a"},
-		"array": {Filter{Latest: true, IDs: []job.ID{2}}, "b c"}, "state": {Filter{Latest: true, States: []job.State{job.Completed}}, "a c"},
-		"since": {Filter{Latest: true, Since: 250}, "b c"}, "until": {Filter{Latest: true, Until: 160}, "a b"}, "both": {Filter{Latest: true, Since: 250, Until: 160}, "b"},
-		"name": {Filter{Latest: true, Names: []string{"c", "a"}}, "a c"}, "limit": {Filter{Latest: true, Limit: 2}, "a b"}, "after": {Filter{Latest: true, AfterJob: 1, AfterAttempt: 1}, "b c"},
+		"all": {Filter{Until: 599}, "a b c0 c"}, "latest": {Filter{Latest: true, Until: 599}, "a b c"}, "user": {Filter{Latest: true, Users: []string{"ann"}}, "a b"}, "id": {Filter{Latest: true, IDs: []job.ID{1}}, "a"},
+		"array": {Filter{Latest: true, IDs: []job.ID{2}}, "b c"}, "state": {Filter{Latest: true, States: []job.State{job.Completed}}, "a c e"},
+		"since": {Filter{Latest: true, Since: 250}, "b c e"}, "until": {Filter{Latest: true, Until: 160}, "a b"}, "both": {Filter{Latest: true, Since: 250, Until: 160}, "b"},
+		"name": {Filter{Latest: true, Names: []string{"c", "a"}}, "a c"}, "limit": {Filter{Latest: true, Limit: 2}, "a b"}, "after": {Filter{Latest: true, AfterJob: 1, AfterAttempt: 1}, "b c e"},
 		"none": {Filter{Latest: true, Partitions: []string{"other"}}, ""}, "quoted": {Filter{Latest: true, Users: []string{"' OR 1 --"}}, ""},
 	} {
 		got := ""

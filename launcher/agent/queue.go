@@ -33,6 +33,13 @@ func (q *queue[T]) take() []T {
 	return items
 }
 
+// some says whether there is anything.
+func (q *queue[T]) some() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.items) > 0
+}
+
 // first takes the first, if there is one.
 func (q *queue[T]) first() (item T, ok bool) {
 	q.mu.Lock()

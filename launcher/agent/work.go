@@ -29,6 +29,9 @@ func (w *Work) Next(ctx context.Context) (did, last bool) {
 	return ok, ok && w.do(ctx, do)
 }
 
+// Pending says whether there is anything to be done.
+func (w *Work) Pending() bool { return w.todo.some() }
+
 // run does what is to be done until the life is forgotten, or ctx ends.
 func (w *Work) run(ctx context.Context) {
 	for {

@@ -130,6 +130,13 @@ type (
 		Node string
 		Of   attempt
 	}
+	// nodeSoiled is that something may be left on a node of a run that has ended: the node was
+	// lost, or did not say in time that it is clean.
+	nodeSoiled struct {
+		At   job.Time
+		Node string
+		Of   attempt
+	}
 )
 
 // facts are what is known of a job from its submission, beside its Spec.
@@ -220,6 +227,8 @@ func kindOf(e any) string {
 		return "JobEnding"
 	case nodeCleaned:
 		return "NodeCleaned"
+	case nodeSoiled:
+		return "NodeSoiled"
 	case jobFate:
 		return "JobFate"
 	case jobNoted:
@@ -238,8 +247,6 @@ func kindOf(e any) string {
 		return "CouncilHeard"
 	case attemptDead:
 		return "AttemptDead"
-	case runLeft:
-		return "RunLeft"
 	case job.Configured:
 		return "Configured"
 	case job.NodeSet:
@@ -338,6 +345,8 @@ func decodeAs(kind string, v []byte) (any, error) {
 		return valueOf[jobEnding](v)
 	case "NodeCleaned":
 		return valueOf[nodeCleaned](v)
+	case "NodeSoiled":
+		return valueOf[nodeSoiled](v)
 	case "JobFate":
 		return valueOf[jobFate](v)
 	case "JobNoted":
@@ -356,8 +365,6 @@ func decodeAs(kind string, v []byte) (any, error) {
 		return valueOf[councilHeard](v)
 	case "AttemptDead":
 		return valueOf[attemptDead](v)
-	case "RunLeft":
-		return valueOf[runLeft](v)
 	case "Configured":
 		return valueOf[job.Configured](v)
 	case "NodeSet":

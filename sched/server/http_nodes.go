@@ -177,43 +177,50 @@ func (s *Server) changeNode(_ http.ResponseWriter, r *http.Request) (any, error)
 	if err := body(r, &q); err != nil {
 		return nil, err
 	}
-	return nil, s.durably(r, func(c *core) error {
-		n := c.nodes[r.PathValue("name")]
-		if n == nil {
-			return noNode(r.PathValue("name"))
+	return nil, s.durably(r, func(c *core) error { return c.changeNode(r.PathValue("name"), who.name(), &q) })
+}
+
+// changeNode changes a node's state for somebody.
+func (c *core) changeNode(name, by string, q *api.Change) error {
+	n := c.nodes[name]
+	if n == nil {
+		return noNode(name)
+	}
+	state, reason := n.state, q.Reason
+	switch strings.ToLower(q.State) {
+	case "drain":
+		if state |= job.NodeDrain; reason == "" && (n.reason == "" || n.reason == lostReason) {
+			return &api.Error{What: "drain node " + n.spec.Name + ": a reason is needed", Hint: "Reason=\"...\"", Code: fault.CodeUsage, Kind: "MISSING_REASON"}
 		}
-		state, reason := n.state, q.Reason
-		switch strings.ToLower(q.State) {
-		case "drain":
-			if state |= job.NodeDrain; reason == "" && n.reason == "" {
-				return &api.Error{What: "drain node " + n.spec.Name + ": a reason is needed", Hint: "Reason=\"...\"", Code: fault.CodeUsage, Kind: "MISSING_REASON"}
-			}
-		case "undrain":
-			state &^= job.NodeDrain
-		case "resume", "idle", "up":
-			state &^= job.NodeDrain | job.NodeDown | job.NodeFail | job.NodeMaint
-			if n.session == nil {
-				state |= job.NodeUnknown
-			}
-		case "down":
-			state |= job.NodeDown
-		case "fail":
-			state |= job.NodeFail
-		case "maint":
-			state |= job.NodeMaint
-		case "":
-		default:
-			return &api.Error{What: fmt.Sprintf("%q is no state for a node", q.State), Hint: "drain, undrain, resume, down, fail, maint", Code: fault.CodeUsage, Kind: "INVALID_NODE_STATE"}
+	case "undrain":
+		state &^= job.NodeDrain
+	case "resume", "idle", "up":
+		state &^= job.NodeDrain | job.NodeDown | job.NodeFail | job.NodeMaint
+		if n.session == nil {
+			state |= job.NodeUnknown
 		}
-		if reason == "" && state&^automatic != 0 {
-			reason = n.reason
-		}
-		n.user = who.name()
-		if err := c.setNodeState(n.spec.Name, state, reason); err != nil {
-			return refusedJob(err)
-		}
-		return nil
-	})
+	case "down":
+		state |= job.NodeDown
+	case "fail":
+		state |= job.NodeFail
+	case "maint":
+		state |= job.NodeMaint
+	case "":
+	default:
+		return &api.Error{What: fmt.Sprintf("%q is no state for a node", q.State), Hint: "drain, undrain, resume, down, fail, maint", Code: fault.CodeUsage, Kind: "INVALID_NODE_STATE"}
+	}
+	before, lost := lostWithout(n.reason)
+	if reason == "" && state&^automatic != 0 {
+		reason = before
+	}
+	if lost && state&job.NodeDown != 0 && strings.ToLower(q.State) != "down" { // it comes back by itself
+		reason = lostWith(reason)
+	}
+	n.user = by
+	if err := c.setNodeState(n.spec.Name, state, reason); err != nil {
+		return refusedJob(err)
+	}
+	return nil
 }
 
 func (s *Server) getPartitions(_ http.ResponseWriter, r *http.Request) (any, error) {

@@ -38,13 +38,6 @@ type (
 		Node string
 		Of   attempt
 	}
-	// runLeft is that a run ends though some of its nodes, which are away, have not said that
-	// nothing of it is left.
-	runLeft struct {
-		At    job.Time
-		Of    attempt
-		Nodes []string
-	}
 )
 
 // council is one as it is kept.
@@ -73,10 +66,6 @@ func (s *state) followLease(e any) error {
 	case attemptDead:
 		if slices.Contains(s.dirty[e.Node], e.Of) {
 			s.dead[e.Of] = append(slices.Clone(s.dead[e.Of]), e.Node)
-		}
-	case runLeft:
-		if r := s.runs[e.Of.Job]; r != nil && r.Of == e.Of {
-			r.Left = e.Nodes
 		}
 	}
 	return nil

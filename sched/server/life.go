@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/gangway-hpc/gangway/internal/api"
@@ -142,17 +143,9 @@ func (c *core) release(r *run) {
 			c.sendRelease(r.Alloc.Nodes[i].Node, r.Of)
 		}
 	}
-	var left []string
-	for i := range r.Alloc.Nodes {
-		if name := r.Alloc.Nodes[i].Node; slices.Contains(c.dirty[name], r.Of) {
-			left = append(left, name)
-		}
-	}
+	left := c.unclean(r)
 	if len(left) > 0 && c.now < r.now.cleanBy {
 		return
-	}
-	if away := slices.DeleteFunc(slices.Clone(left), func(name string) bool { return !c.away(name) }); len(away) > 0 && r.Fate.Requeue {
-		c.emit(runLeft{At: c.now, Of: r.Of, Nodes: away})
 	}
 	if len(left) > 0 {
 		c.log.Warn("nodes are given on without having said that they are clean", "job", r.Of.Job, "nodes", left)
@@ -160,8 +153,53 @@ func (c *core) release(r *run) {
 	c.end(r)
 }
 
-// end is the end of a run, or of an attempt of it.
+// unclean are the nodes of a run on which something of it may be left.
+func (c *core) unclean(r *run) []string {
+	var left []string
+	for i := range r.Alloc.Nodes {
+		if name := r.Alloc.Nodes[i].Node; slices.Contains(c.dirty[name], r.Of) {
+			left = append(left, name)
+		}
+	}
+	return left
+}
+
+// endOn ends the runs that are ending and have a node that is taken down: as they were to
+// end, and before the scheduler takes them for runs that go on, which would begin anew.
+func (c *core) endOn(node string) {
+	for _, id := range slices.Sorted(maps.Keys(c.runs)) {
+		r := c.runs[id]
+		if r.Fate == nil || !r.on(node) {
+			continue
+		}
+		c.killSteps(r)
+		for _, step := range sortedSteps(r.Steps) {
+			st := r.Steps[step]
+			for n := range st.Gang.each {
+				c.emit(nodeEnded{At: c.now, End: job.StepEnd{Key: st.Spec.Key, Node: n.Name, Start: st.Begun, End: c.now, Fault: &job.Fault{
+					What: "node " + node + " was lost while the step was ended", Node: true,
+				}}})
+			}
+			c.driveStep(r, st)
+		}
+		c.release(r)
+		if c.runs[id] == r {
+			c.end(r)
+		}
+	}
+}
+
+// end is the end of a run, or of an attempt of it. Nodes that are not clean by then are cleaned
+// before others start there.
 func (c *core) end(r *run) {
+	left := c.unclean(r)
+	c.conclude(r)
+	for _, name := range left {
+		c.emit(nodeSoiled{At: c.now, Node: name, Of: r.Of})
+	}
+}
+
+func (c *core) conclude(r *run) {
 	f, id := r.Fate, r.Of.Job
 	c.account(r, *f)
 	if !f.Requeue {

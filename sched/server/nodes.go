@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/wire"
@@ -36,8 +37,28 @@ const heartbeatSpan = job.Second
 // automatic are the states that come and go by themselves; all others are an administrator's.
 const automatic = job.NodeUnknown | job.NodeSuspect
 
-// lostReason is why a node is down that is up again when it is heard of.
-const lostReason = "Not responding"
+// lostReason is why a node is down that is up again when it is heard of. It stands after the
+// reason that the node had before, for which it may be drained.
+const (
+	lostReason = "Not responding"
+	lostAlso   = "; " + lostReason
+)
+
+// lostWith is the reason of a node that is lost, and had one before.
+func lostWith(reason string) string {
+	if reason == "" {
+		return lostReason
+	}
+	return reason + lostAlso
+}
+
+// lostWithout is the contrary of lostWith; ok says that the node was lost.
+func lostWithout(reason string) (before string, ok bool) {
+	if reason == lostReason {
+		return "", true
+	}
+	return strings.CutSuffix(reason, lostAlso)
+}
 
 // addressOf is by which address ranks reach a node.
 func (c *core) addressOf(name string) string {
@@ -83,10 +104,17 @@ func (c *core) setNodeState(name string, state job.NodeState, reason string) err
 	if n.state == state && n.reason == reason {
 		return nil
 	}
+	if state&job.NodeDown != 0 && n.state&job.NodeDown == 0 {
+		c.endOn(name)
+	}
 	if err := c.apply(job.NodeStateSet{At: c.now, Node: name, State: state, Reason: reason}); err != nil {
 		return err
 	}
-	n.state, n.reason, n.since = state, reason, c.now
+	now, _ := lostWithout(reason)
+	if was, _ := lostWithout(n.reason); now != was || now == "" {
+		n.since = c.now
+	}
+	n.state, n.reason = state, reason
 	return nil
 }
 
@@ -119,16 +147,19 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 		c.setImages(h.Node, h.Images)
 	}
 	if h.CutOff && n.state&job.NodeDown == 0 { // it was, for what ran there
-		if err := c.setNodeState(h.Node, n.state|job.NodeDown, lostReason); err != nil {
+		if err := c.setNodeState(h.Node, n.state|job.NodeDown, lostWith(n.reason)); err != nil {
 			c.log.Error("set node's state", "node", h.Node, "err", err)
 		}
 	}
-	if n.state&automatic != 0 || n.state&job.NodeDown != 0 && n.reason == lostReason {
+	if before, lost := lostWithout(n.reason); n.state&automatic != 0 || lost && n.state&job.NodeDown != 0 {
 		state := n.state &^ automatic
-		if n.reason == lostReason {
+		if lost {
 			state &^= job.NodeDown
 		}
-		if err := c.setNodeState(h.Node, state, ""); err != nil {
+		if state == 0 {
+			before = ""
+		}
+		if err := c.setNodeState(h.Node, state, before); err != nil {
 			c.log.Error("set node's state", "node", h.Node, "err", err)
 		}
 	}
@@ -328,12 +359,7 @@ func (c *core) lose(name string, n *node) {
 		n.session.close(fmt.Errorf("node %s was not heard of for too long", name))
 		n.session = nil
 	}
-	for _, r := range c.runs {
-		if r.Fate != nil && len(r.Steps) == 0 && r.on(name) {
-			c.end(r) // it had ended there already
-		}
-	}
-	if err := c.setNodeState(name, n.state&^job.NodeSuspect|job.NodeDown, lostReason); err != nil {
+	if err := c.setNodeState(name, n.state&^job.NodeSuspect|job.NodeDown, lostWith(n.reason)); err != nil {
 		c.log.Error("set node's state", "node", name, "err", err)
 	}
 }

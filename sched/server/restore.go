@@ -194,7 +194,7 @@ func (c *core) picture() *picture {
 // copy is what is saved of a run. Steps that have ended are not changed any more.
 func (r *run) copy() *run {
 	c := &run{
-		Of: r.Of, Alloc: r.Alloc, Start: r.Start, Done: slices.Clone(r.Done), Next: r.Next, Fate: r.Fate, Warned: r.Warned, Left: r.Left,
+		Of: r.Of, Alloc: r.Alloc, Start: r.Start, Done: slices.Clone(r.Done), Next: r.Next, Fate: r.Fate, Warned: r.Warned,
 		Steps: map[job.StepID]*step{},
 	}
 	for id, st := range r.Steps {

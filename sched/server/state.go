@@ -82,6 +82,13 @@ func (s *state) forget(now job.Time) {
 	}
 }
 
+// unsend has a request that was refused after all be a new one when it is sent again.
+func (s *state) unsend(id job.ID, f *fate) {
+	if sub := s.submission(id); f.Unstored && sub != nil && s.once[sub.Facts.Once].ID == sub.First {
+		delete(s.once, sub.Facts.Once)
+	}
+}
+
 // recentEnd is when a job ended.
 type recentEnd struct {
 	ID job.ID
@@ -108,7 +115,6 @@ type run struct {
 	Fate  *fate // nil: it is not ending
 	// Warned is that Program.Signal was sent.
 	Warned bool
-	Left   []string // nodes that have not said that they are clean, see runLeft
 
 	now present // see there
 }
@@ -222,6 +228,7 @@ func (s *state) follow(e any) error {
 		s.lost(e.ID, e.At, f)
 	case jobFate:
 		s.fates[e.ID] = &e.Fate
+		s.unsend(e.ID, &e.Fate)
 	case jobHeld:
 		s.held[e.ID] = true
 	case jobNoted:
@@ -245,9 +252,12 @@ func (s *state) follow(e any) error {
 		if r := s.runs[e.ID]; r != nil {
 			r.Fate = &e.Fate
 		}
+		s.unsend(e.ID, &e.Fate)
 	case nodeCleaned:
 		s.cleaned(e.Node, e.Of)
-	case councilGiven, councilHeard, attemptDead, runLeft:
+	case nodeSoiled:
+		s.soil(e.Node, e.Of)
+	case councilGiven, councilHeard, attemptDead:
 		return s.followLease(e)
 	case job.NodeSet:
 		if n := s.knownNode(e.Node.Name); n != nil {
@@ -398,7 +408,7 @@ func (s *state) over(id job.ID, clean bool) {
 	}
 	for i := range r.Alloc.Nodes {
 		name := r.Alloc.Nodes[i].Node
-		if clean && !slices.Contains(r.Left, name) {
+		if clean {
 			s.cleaned(name, r.Of)
 		} else {
 			s.soil(name, r.Of)

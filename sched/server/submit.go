@@ -157,7 +157,16 @@ func (c *core) fill(p *job.Program, env, text string) error {
 // refused.
 func (c *core) submit(p *proposal, answer func(*api.Submitted)) {
 	if sent, ok := c.once[p.facts.Once]; ok && p.facts.Once != "" {
-		c.after(func() { answer(&api.Submitted{ID: sent.ID, Tasks: tasksOf(sent.N, p.submit.Spec.Array)}) })
+		refuse := c.refuseTo(answer)
+		// If the first cannot be stored, this one is refused with it.
+		c.out.submits = append(c.out.submits, waiting{id: sent.ID, refuse: refuse})
+		c.after(func() {
+			if c.commit.refused(sent.ID) {
+				refuse(nil)
+				return
+			}
+			answer(&api.Submitted{ID: sent.ID, Tasks: tasksOf(sent.N, p.submit.Spec.Array)})
+		})
 		return
 	}
 	if c.commit.broken() {
@@ -185,13 +194,20 @@ func (c *core) submit(p *proposal, answer func(*api.Submitted)) {
 	}
 	c.watch.job(e.ID)
 	c.out.submits = append(c.out.submits, waiting{
-		id: e.ID, n: n, blobs: c.keep(p.blobs), refuse: func(err error) {
-			e := c.commit.refusal(unstoredJob, ", then submit again")
-			e.Cause = err.Error()
-			answer(&api.Submitted{Error: e})
-		},
+		id: e.ID, n: n, blobs: c.keep(p.blobs), refuse: c.refuseTo(answer),
 	})
 	c.after(func() { answer(&api.Submitted{ID: e.ID, Tasks: tasksOf(n, spec.Array)}) })
+}
+
+// refuseTo is how a job is refused that cannot be stored.
+func (c *core) refuseTo(answer func(*api.Submitted)) func(error) {
+	return func(err error) {
+		e := c.commit.refusal(unstoredJob, ", then submit again")
+		if err != nil {
+			e.Cause = err.Error()
+		}
+		answer(&api.Submitted{Error: e})
+	}
 }
 
 func tasksOf(n int, a *job.Array) int {
