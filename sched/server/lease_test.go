@@ -102,6 +102,7 @@ func TestNextAttemptWaits(t *testing.T) {
 	w.until("it runs", func() bool { return len(w.started()) == 1 })
 	there, lost := w.agents[nodes[0]], w.agents[nodes[1]]
 	there.set(func() { there.dirty = true })
+	w.do("POST", "/v1/nodes/"+nodes[0], &api.Change{State: "drain", Reason: "so that the next attempt is elsewhere"}, nil)
 	lost.silence(true)
 	next := job.StepKey{Job: id, Attempt: 2, Step: job.BatchStep, Try: 1}
 	held := ""
@@ -128,5 +129,35 @@ func TestNextAttemptWaits(t *testing.T) {
 		}
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestWrongClocks: a node whose clock is an hour off takes nothing from what a step took, and is
+// not taken for lost.
+func TestWrongClocks(t *testing.T) {
+	t.Parallel()
+	for name, off := range map[string]job.Duration{"ahead": job.Hour, "behind": -job.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			w.runFor(0)
+			id := w.allocation(1)
+			s := w.step(id, stepRequest(1, 1))
+			w.until("it runs", func() bool { return w.started()[s.Key] == 1 })
+			err := w.server.do(t.Context(), func(c *core) {
+				at := c.now.Add(off)
+				c.nodeEnd("n1", job.StepEnd{Key: s.Key, Node: "n1", Start: at, End: at, Ranks: []job.RankEnd{{At: at}}})
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			end := w.stepEnd(s)
+			if took := end.End.Sub(end.Start); took < 0 || took > job.Minute {
+				t.Errorf("it began at %d and ended at %d", end.Start, end.End)
+			}
+			if !w.agents["n1"].is("allocated")() {
+				t.Error("the node is not what it was")
+			}
+		})
 	}
 }

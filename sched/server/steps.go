@@ -111,6 +111,9 @@ func (c *core) act(r *run, st *step, actions []action) {
 // stepOver is that all nodes of a step have ended: the step ends, or is tried again.
 func (c *core) stepOver(r *run, st *step) {
 	res := st.Gang.result(c.now, c.triedElsewhere(r, st))
+	if res.Start > 0 { // by its nodes' clocks, which may be wrong
+		res.Start = min(max(res.Start, st.Begun), c.now)
+	}
 	if r.Fate != nil && r.now.killed && res.State == job.Failed && r.Fate.State != job.Failed {
 		res.State = r.Fate.State
 		if res.State == job.Completed { // the script did, and left this step behind
