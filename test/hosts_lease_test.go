@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -123,59 +122,44 @@ func (h *hosts) controllerAway(t *testing.T, image string, controller *backgroun
 	return next
 }
 
-// stopped: where an agent is stopped, and where all of a host's processes are, the next attempt
-// begins only when no rank of the one before can run any more.
-func (h *hosts) stopped(t *testing.T, image string, agents ...*background) {
-	// While the first two hosts are busy they begin on the others.
-	busy := h.submit(t, "sleep 1000", "-N2", "-w", "n[1-2]", "--exclusive", "-o", "/dev/null")
+// stopped: where an agent is stopped, or all of a host's processes are, the next attempt begins
+// only when no rank of the one before can run any more.
+func (h *hosts) stopped(t *testing.T, image, name string, node int, agent *background, whole bool) {
+	host := h.all[node].name
+	// Where it begins is said by what is busy, and not by the job, which is to begin elsewhere.
+	busy := h.submit(t, "sleep 1000", "-N3", "-x", host, "--exclusive", "-o", "/dev/null")
 	h.reaches(t, busy, "RUNNING")
-	one := h.gang(t, "agent", image, "-N1", "--exclusive")
-	h.begun(t, "agent", 0, clusterPatience, "n3")
-	all := h.gang(t, "host", image, "-N1", "--exclusive")
-	h.begun(t, "host", 0, clusterPatience, "n4")
+	id := h.gang(t, name, image, "-N1", "--exclusive")
+	h.begun(t, name, 0, clusterPatience, host)
 	h.do(t, "scancel", busy)
 	h.ended(t, busy)
-	for _, b := range agents {
-		b.signal(t, syscall.SIGSTOP)
-		defer b.signal(t, syscall.SIGCONT)
-	}
 	halt := func(s syscall.Signal) {
 		for _, p := range h.processes(t) {
-			if regexp.MustCompile(`^n4/`).MatchString(p.marker) {
+			if whole && strings.HasPrefix(p.marker, host+"/") {
 				_ = syscall.Kill(p.pid, s) // it may have ended
 			}
 		}
+		agent.signal(t, s)
 	}
 	halt(syscall.SIGSTOP)
 	defer halt(syscall.SIGCONT)
-	// Which of the two goes where is not said.
-	where := func(name string) string {
-		there := ""
-		waitUntil(t, 3*clusterPatience, func() bool {
-			got, _ := filepath.Glob(filepath.Join(h.dir, "home", name, "first-1-*"))
-			if len(got) > 0 {
-				there = filepath.Base(got[0])
-			}
-			return there != ""
-		})
-		return there
-	}
-	first := h.when("agent", where("agent"))
-	h.wantOver(t, "agent", 0, first, "n3")
-	first = h.when("host", where("host"))
-	h.wantOver(t, "host", 0, first, "n4")
+	where := ""
+	waitUntil(t, 3*clusterPatience, func() bool {
+		got, _ := filepath.Glob(filepath.Join(h.dir, "home", name, "first-1-*"))
+		if len(got) > 0 {
+			where = filepath.Base(got[0])
+		}
+		return where != ""
+	})
+	first := h.when(name, where)
+	h.wantOver(t, name, 0, first, host)
 	halt(syscall.SIGCONT)
-	for _, b := range agents {
-		b.signal(t, syscall.SIGCONT)
+	waitFor(t, func() bool { return h.do(t, "sinfo", "-h", "-n", host, "-o", "%T") == "idle\n" })
+	if on := h.when(name, "last-0-"+host).Sub(first); on > 5*time.Second {
+		t.Errorf("ranks that were stopped ran for long when they went on: until %s after the next attempt began", on)
 	}
-	h.nodes(t, "n1 allocated\nn2 allocated\nn3 idle\nn4 idle\n")
-	if again := h.when("host", "last-0-n4").Sub(first); again > 5*time.Second {
-		t.Errorf("ranks that were stopped ran for long when they went on: until %s after the next attempt began", again)
-	}
-	h.touch(t, "agent/end")
-	h.touch(t, "host/end")
-	h.completes(t, one)
-	h.completes(t, all)
+	h.touch(t, name+"/end")
+	h.completes(t, id)
 }
 
 // waitUntil waits for something for a while.

@@ -26,7 +26,8 @@ func TestHosts(t *testing.T) {
 	t.Run("controller away", func(t *testing.T) { daemons[0] = h.controllerAway(t, image, daemons[0]) })
 	t.Run("starts again", func(t *testing.T) { daemons[0], daemons[4] = h.startsAgain(t, daemons[0], daemons[4]) })
 	t.Run("paused", func(t *testing.T) { h.paused(t, daemons[3]) })
-	t.Run("stopped", func(t *testing.T) { h.stopped(t, image, daemons[3], daemons[4]) })
+	t.Run("agent stopped", func(t *testing.T) { h.stopped(t, image, "agent", 3, daemons[3], false) })
+	t.Run("all stopped", func(t *testing.T) { h.stopped(t, image, "all", 4, daemons[4], true) })
 	t.Run("rough", func(t *testing.T) { h.rough(t, image) })
 	t.Run("moved", func(t *testing.T) { h.moved(t) })
 	t.Run("renewed", func(t *testing.T) {

@@ -188,7 +188,11 @@ func (c *core) deadOn(name string, a attempt, next *run) bool {
 		}
 		c.log.Warn("a later attempt starts though a node has not said that it is clean", "job", a.Job, "node", name)
 	case c.leased(name):
-		if !c.leases.Over(name, c.councilsOf(name), n.vanished, c.steady()) {
+		councils := c.councilsOf(name)
+		if _, lost := lostWithout(n.reason); n.state&job.NodeDown != 0 && !lost {
+			councils = nil // it is off: somebody has said so who can see it
+		}
+		if !c.leases.Over(name, councils, n.vanished, c.steady()) {
 			return false
 		}
 	}
@@ -267,7 +271,10 @@ func (c *core) probed(from string, m *wire.Probed) {
 			return
 		}
 		n.probe.said[from] = m.Reach
-		c.log.Info("node is probed", "node", name, "from", from, "reach", m.Reach.String(), "err", m.Why)
+		if n.reach != m.Reach {
+			c.log.Info("node is probed", "node", name, "from", from, "reach", m.Reach.String(), "err", m.Why)
+			n.reach = m.Reach
+		}
 		if unreached(n.probe.said) && c.mayLose(name) {
 			// Its agent was there when it went away: a process that dies closes its session.
 			n.vanished, n.probe = n.session != nil && !n.session.over(), nil

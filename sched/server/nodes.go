@@ -26,9 +26,10 @@ type node struct {
 	since   job.Time
 	told    job.Time // when a release was last repeated
 	// Of leases.
-	councilled job.Time // when its council was last looked at
-	probe      *probing // nil: nobody is asked for it
-	vanished   bool     // its agent was there when it went away
+	councilled job.Time          // when its council was last looked at
+	probe      *probing          // nil: nobody is asked for it
+	reach      wire.Probed_Reach // what was last found
+	vanished   bool              // its agent was there when it went away
 }
 
 // heartbeatSpan is how often agents say that they are there.
@@ -134,7 +135,7 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 	if n.session != nil && n.session != s {
 		n.session.close(fmt.Errorf("node %s has opened another session", h.Node))
 	}
-	n.session, n.hello, n.seen, n.probe, n.vanished = s, h, c.now, nil, false
+	n.session, n.hello, n.seen, n.probe, n.reach, n.vanished = s, h, c.now, nil, 0, false
 	c.leases.Seen(h.Node, c.steady())
 	c.log.Info("node is here", "node", h.Node, "steps", len(h.Steps))
 	if met := (meeting{h.Address, h.Socket}); c.met[h.Node] != met {
