@@ -97,6 +97,12 @@ func New() *Scheduler {
 	return &Scheduler{tok: new(token), now: 1, hash: 14695981039346656037, stale: true, flushes: 1, net: &net{levels: 1}, lengths: usual(), largePass: largePass}
 }
 
+// Config is the latest that was set; its slices are shared.
+func (s *Scheduler) Config() job.Config { return s.config }
+
+// Network is the latest that was set; its slices are shared.
+func (s *Scheduler) Network() job.Network { return s.network }
+
 // Now is the moment of the latest event or decision.
 func (s *Scheduler) Now() job.Time { return s.now }
 

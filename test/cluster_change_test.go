@@ -42,7 +42,7 @@ func (c *cluster) wantChanges(t *testing.T, runs, waits, array string) {
 	c.refuses(t, 1, "Problem running job 4000000", "scontrol", "wait_job", "4000000")
 	c.wants(t, "No reservations in the system", "scontrol", "show", "reservations")
 	c.wants(t, "n1 n2 n3 n4", "scontrol", "show", "aliases")
-	for _, verb := range []string{"top", "suspend", "create", "reconfigure"} {
+	for _, verb := range []string{"top", "suspend", "create", "reboot"} {
 		c.refuses(t, 1, "scontrol "+verb+" is not supported by Gangway", "scontrol", verb, "x")
 	}
 }

@@ -50,8 +50,14 @@ func clusterPrograms(t *testing.T) string {
 // newCluster starts a cluster, and ends it with the test: nothing of it may be left then.
 func newCluster(t *testing.T, bin string, args ...string) *cluster {
 	t.Helper()
+	return newClusterOf(t, bin, append([]string{"--nodes", "4"}, args...)...)
+}
+
+// newClusterOf is newCluster with other nodes.
+func newClusterOf(t *testing.T, bin string, args ...string) *cluster {
+	t.Helper()
 	p := newPersonWith(t, filepath.Join(bin, "gangway"))
-	c := &cluster{person: p, state: filepath.Join(p.dir, "home", "state"), args: append([]string{"--nodes", "4"}, args...)}
+	c := &cluster{person: p, state: filepath.Join(p.dir, "home", "state"), args: args}
 	t.Cleanup(func() {
 		if t.Failed() {
 			c.showLogs(t)

@@ -37,7 +37,7 @@ func scontrol(ctx context.Context, env *cli.Env, args []string) error {
 		"jobs": s.showJobs, "nodes": s.showNodes, "partitions": s.showPartitions, "steps": s.showSteps, "config": s.showConfig,
 		"hold": s.change, "holdu": s.change, "uhold": s.change, "release": s.change, "requeue": s.change, "requeuehold": s.change,
 		"licenses": s.showLicenses, "reservations": s.showReservations, "topology": s.showTopology, "aliases": s.showAliases,
-		"update": s.update, "wait_job": s.waitJob, "ping": s.ping, "write": s.write, "listpids": s.listPIDs,
+		"update": s.update, "wait_job": s.waitJob, "ping": s.ping, "write": s.write, "listpids": s.listPIDs, "reconfigure": s.reconfigure,
 	}[c.Verb]
 	if work == nil {
 		return &slurm.Refusal{Lines: []string{"error: scontrol " + c.Verb + " is not supported by Gangway"}, Code: 1}

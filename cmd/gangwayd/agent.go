@@ -95,7 +95,7 @@ func agentOptions(env *cli.Env, dir, name string) (agent.Options, error) {
 	if err != nil {
 		return o, err
 	}
-	for _, n := range cluster.Nodes {
+	for _, n := range agentsOf(&cluster) {
 		if n.Name == name {
 			o.Dir, o.Wire, o.Socket = filepath.Join(dir, "nodes", name), filepath.Join(dir, "wire.sock"), filepath.Join(dir, "nodes", name, "agent.sock")
 			return optionsOf(&cluster, n, o), nil

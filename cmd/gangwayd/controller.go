@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
@@ -35,6 +36,7 @@ With --listen, daemons of other hosts are heard as well, by TLS and with certifi
 the cluster's authority (gangwayd init, token): sessions of nodes, requests of their
 users, and hosts that join.
 
+SIGHUP has the cluster's configuration read again, as gangway reconfigure does.
 SIGTERM ends the controller; what runs goes on, and the next controller on the same
 state directory takes it up again.`,
 		Example: `gangwayd controller --state-dir DIR
@@ -42,12 +44,15 @@ gangwayd controller --state-dir DIR --listen :7430`,
 	}
 	var dir, socket, wire, listen string
 	var life time.Duration
+	var tell int
 	f := cmd.Flags()
 	f.StringVar(&dir, "state-dir", "", "the cluster's state directory")
 	f.StringVar(&socket, "socket", "", "the public API's socket (default STATE/controller.sock)")
 	f.StringVar(&wire, "wire", "", "the socket for daemons (default STATE/wire.sock)")
 	f.StringVar(&listen, "listen", "", "HOST:PORT for daemons of other hosts (default: there are none)")
 	f.DurationVar(&life, "certificate-life", certificateLife, "how long hosts' certificates live; they are renewed after two thirds of it")
+	f.IntVar(&tell, "tell", 0, "descriptor on which a line says that the state directory's cluster.json has changed")
+	_ = f.MarkHidden("tell") // it is there
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if dir == "" {
 			return fault.Usage(errors.New("controller: the state directory is to be named"), "gangwayd controller --state-dir DIR")
@@ -70,6 +75,11 @@ gangwayd controller --state-dir DIR --listen :7430`,
 		log := slog.New(slog.NewTextHandler(env.Stderr, nil))
 		defer context.AfterFunc(ctx, func() { giveUp(log, "controller") })()
 		c := &controller{dir: dir, socket: socket, wire: wire, listen: listen, life: life, log: log, now: env.Now}
+		c.declared = declaration{dir: dir}
+		if tell > 2 {
+			syscall.CloseOnExec(tell)
+			c.declared.tell = os.NewFile(uintptr(tell), "tell")
+		}
 		return c.run(ctx)
 	}
 	return cmd
@@ -102,6 +112,7 @@ type controller struct {
 	life                      time.Duration
 	log                       *slog.Logger
 	now                       func() time.Time
+	declared                  declaration
 }
 
 func (c *controller) run(ctx context.Context) error {
@@ -129,12 +140,44 @@ func (c *controller) run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, public.Close(), daemons.Close())
 	}
-	s, err := server.New(ctx, server.Options{Cluster: &cluster, Store: db, Log: c.log, Version: cli.Release(), Address: "unix:" + c.socket, Hosts: hosts})
+	s, err := server.New(ctx, server.Options{Cluster: &cluster, Store: db, Log: c.log, Version: cli.Release(), Address: "unix:" + c.socket, Hosts: hosts, Configuration: c.declared.configuration()})
 	if err != nil {
 		return errors.Join(err, public.Close(), daemons.Close())
 	}
+	c.declared.changed() // it may have been while there was no controller
+	defer c.onHangUp(ctx, s)()
 	c.log.Info("controller is ready", "address", c.socket, "listen", c.listen, "epoch", db.Epoch())
 	return s.Serve(ctx, public, daemons)
+}
+
+// onHangUp has the configuration read again at each SIGHUP, until the function that it
+// returns is called.
+func (c *controller) onHangUp(ctx context.Context, s *server.Server) func() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	done := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-signals:
+			case <-done:
+				return
+			}
+			answer, err := s.Reconfigure(ctx)
+			if err != nil {
+				c.log.Error("reconfigure: nothing was changed", "err", err)
+				continue
+			}
+			for _, w := range answer.Warnings {
+				c.log.Warn("reconfigure", "warning", w)
+			}
+			c.log.Info("reconfigured", "changes", len(answer.Changes))
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(done)
+	}
 }
 
 // hosts is how daemons of other hosts are heard; nil: they are not.

@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -16,7 +14,6 @@ import (
 
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
-	"github.com/gangway-hpc/gangway/internal/fsx"
 	"github.com/gangway-hpc/gangway/internal/host"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/slurm"
@@ -37,7 +34,8 @@ func initVerb(env *cli.Env) *cobra.Command {
 directory, and in it the authority by whose certificates hosts know each other.
 
 What the nodes have is found out by themselves when they join. Done again with other
-nodes it adds these, and leaves the authority alone.`,
+nodes it adds these, and leaves the authority alone; a controller that runs takes them in
+with gangway reconfigure.`,
 		Example: `gangwayd init --state-dir DIR --name lab --nodes gpu[01-16]
 gangwayd controller --state-dir DIR --listen :7430
 gangwayd token --state-dir DIR --node gpu01`,
@@ -90,12 +88,7 @@ func (i *initFlags) run(ctx context.Context, env *cli.Env) error {
 	if a.Cluster != cluster.Name || a.ID != cluster.ID {
 		return fmt.Errorf("make cluster %s: the authority in %s is of cluster %s", cluster.Name, dir, a.Cluster)
 	}
-	err = fsx.WriteFile(ctx, filepath.Join(dir, clusterFile), fsx.Options{Mode: 0o600}, func(f *os.File) error {
-		e := json.NewEncoder(f)
-		e.SetIndent("", "  ")
-		return e.Encode(cluster)
-	})
-	if err != nil {
+	if err := writeCluster(ctx, dir, &cluster); err != nil {
 		return fmt.Errorf("write cluster: %w", err)
 	}
 	fmt.Fprintf(env.Stdout, "cluster %s has %d nodes; next: gangwayd controller --state-dir %s --listen :%d\n", cluster.Name, len(cluster.Nodes), dir, controllerPort)

@@ -154,21 +154,26 @@ func (u *upFlags) runDaemons(ctx context.Context, env *cli.Env, state *state, cl
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	go d.orphans.Watch(watching)
-	d.start(daemonController, "controller", "--state-dir", state.dir, "--socket", state.controller(), "--wire", state.wire())
-	for _, n := range cluster.Nodes {
-		d.start(n.Name, "agent", "--state-dir", state.dir, "--node", n.Name, "--wire", state.wire(), "--socket", state.agent(n.Name))
+	changes, err := d.heed()
+	if err != nil {
+		return err
+	}
+	d.start(daemonController, "controller", "--state-dir", state.dir, "--socket", state.controller(), "--wire", state.wire(), "--tell", "3")
+	for _, n := range agentsOf(cluster) {
+		d.startAgent(state, n.Name)
 	}
 	ready := make(chan error, 1)
 	waiting, stopWaiting := context.WithCancel(ctx)
 	defer stopWaiting()
-	go func() { ready <- waitReady(waiting, state.controller(), len(cluster.Nodes), found.publish) }()
-	stop := u.watch(env, d, ready, signals, cluster, began)
+	go func() { ready <- waitReady(waiting, state.controller(), len(agentsOf(cluster)), found.publish) }()
+	k := &keeper{daemons: d, state: state, cluster: cluster, remains: agent.Options{Gangway: gangway, Store: store}, changes: changes}
+	stop := u.watch(ctx, env, k, ready, signals, began)
 	stopWaiting()
 	return errors.Join(stop, found.hide(), d.end(u.keep, signals))
 }
 
 // watch waits for the end, and says meanwhile that the cluster is ready.
-func (u *upFlags) watch(env *cli.Env, d *daemons, ready <-chan error, signals <-chan os.Signal, c *job.Cluster, began time.Time) error {
+func (u *upFlags) watch(ctx context.Context, env *cli.Env, k *keeper, ready <-chan error, signals <-chan os.Signal, began time.Time) error {
 	for {
 		select {
 		case err := <-ready:
@@ -177,16 +182,18 @@ func (u *upFlags) watch(env *cli.Env, d *daemons, ready <-chan error, signals <-
 			}
 			ready = nil
 			fmt.Fprintf(env.Stdout, "cluster %s is ready after %s: %s; try: gangway run -N%d -- hostname; Ctrl-C ends it\n",
-				c.Name, env.Now().Sub(began).Round(10*time.Millisecond), describe(c), len(c.Nodes))
+				k.cluster.Name, env.Now().Sub(began).Round(10*time.Millisecond), describe(k.cluster), len(k.cluster.Nodes))
 			if f, ok := env.Stdout.(interface{ Flush() error }); ok {
 				if err := f.Flush(); err != nil {
 					return err
 				}
 			}
-		case err := <-d.failed:
+		case <-k.changes:
+			k.follow(ctx)
+		case err := <-k.failed:
 			return err
 		case s := <-signals:
-			d.say("stopping (" + s.String() + ")")
+			k.say("stopping (" + s.String() + ")")
 			return nil
 		}
 	}

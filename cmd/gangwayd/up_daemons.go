@@ -30,6 +30,7 @@ type daemons struct {
 	say          func(string)
 	orphans      *agent.Orphans // nil: none are adopted
 	failed       chan error     // one that cannot be kept running; made by the first start
+	tell         *os.File       // the controller's: a line on it says that cluster.json has changed
 
 	mu     sync.Mutex
 	all    []*daemon
@@ -42,6 +43,7 @@ type daemon struct {
 	args []string
 	mu   sync.Mutex
 	cmd  *exec.Cmd     // nil while it does not run
+	over bool          // its node has left the cluster
 	done chan struct{} // nobody starts it again
 }
 
@@ -71,7 +73,7 @@ func (d *daemons) keep(one *daemon) {
 	for deaths := 0; ; {
 		began := time.Now()
 		err := d.once(one)
-		if d.isEnding() {
+		if d.isEnding() || one.isOver() {
 			return
 		}
 		// Who was killed did nothing wrong; who ends by itself may do so again at once.
@@ -105,6 +107,12 @@ func (one *daemon) title() string {
 	return "agent of " + one.name
 }
 
+func (one *daemon) isOver() bool {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	return one.over
+}
+
 func (d *daemons) isEnding() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -125,6 +133,9 @@ func (d *daemons) once(one *daemon) error {
 	defer log.Close()
 	cmd := exec.Command(d.program, one.args...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, d.environ
+	if one.name == daemonController && d.tell != nil {
+		cmd.ExtraFiles = []*os.File{d.tell} // descriptor 3
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	if err := one.begin(cmd, d); err != nil {
 		return err
@@ -157,7 +168,7 @@ func openLog(path string) (*os.File, error) {
 func (one *daemon) begin(cmd *exec.Cmd, d *daemons) error {
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	if d.isEnding() {
+	if d.isEnding() || one.over {
 		return context.Canceled
 	}
 	if err := d.orphans.Start(cmd); err != nil {

@@ -26,7 +26,7 @@ func (s *state) removed(c *job.Cluster) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() && !slices.ContainsFunc(c.Nodes, func(n job.Node) bool { return n.Name == e.Name() }) {
+		if e.IsDir() && !slices.ContainsFunc(agentsOf(c), func(n job.Node) bool { return n.Name == e.Name() }) {
 			names = append(names, e.Name())
 		}
 	}

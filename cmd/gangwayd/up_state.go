@@ -189,7 +189,9 @@ func checkName(name string) error {
 // cluster is what the flags say.
 func (u *upFlags) cluster(ctx context.Context, s *state) (job.Cluster, error) {
 	if u.slurmConf != "" {
-		return u.fromSlurm(s)
+		c, warnings, err := fromSlurm(u.slurmConf)
+		s.warnings = append(s.warnings, warnings...)
+		return c, err
 	}
 	if u.nodes < 1 {
 		return job.Cluster{}, fault.Usage(fmt.Errorf("--nodes %d: a cluster has at least one node", u.nodes), "gangway up --nodes 4")
@@ -250,33 +252,4 @@ func oddGRES(all []job.GRES) []string {
 		}
 	}
 	return odd
-}
-
-// fromSlurm is the cluster of Slurm's configuration.
-func (u *upFlags) fromSlurm(s *state) (job.Cluster, error) {
-	conf, err := slurm.Load(u.slurmConf)
-	if err != nil {
-		return job.Cluster{}, err
-	}
-	for _, w := range conf.Warnings {
-		s.warnings = append(s.warnings, w.String())
-	}
-	if conf.More > 0 {
-		s.warnings = append(s.warnings, fmt.Sprintf("%d more settings cannot do what was meant, or are otherwise than in Slurm; see gangway slurm lint %s", conf.More, u.slurmConf))
-	}
-	c := job.Cluster{Name: conf.Name, Declared: true, Partitions: conf.Partitions, Network: conf.Network, Config: conf.Config}
-	for _, n := range conf.Nodes {
-		if n.State&job.NodeFuture != 0 {
-			continue
-		}
-		n.Addr = "127.0.0.1"
-		c.Nodes = append(c.Nodes, n)
-	}
-	if len(c.Nodes) == 0 {
-		return c, &fault.Error{
-			What: fmt.Errorf("read Slurm's configuration in %s: it has no nodes", u.slurmConf),
-			Hint: "add a line: NodeName=n[1-4] CPUs=8 RealMemory=16000",
-		}
-	}
-	return c, nil
 }

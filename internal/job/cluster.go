@@ -15,4 +15,9 @@ type Cluster struct {
 	// SuspectAfter and LostAfter are how long a node may be silent until it takes nothing
 	// new, and until what ran there is lost; 0: 5 s, 60 s.
 	SuspectAfter, LostAfter Duration
+	// SlurmConf is the directory of the slurm.conf that all this was read from; empty: none.
+	SlurmConf string `json:",omitempty"`
+	// Leaving are nodes that are not declared any more, and on which something ran when that
+	// was said: their agents stay until the controller has removed them.
+	Leaving []Node `json:",omitempty"`
 }

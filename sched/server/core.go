@@ -48,6 +48,8 @@ type core struct {
 	asked     prefetched        // images that nodes were told to have ready
 	watch     watchers
 	meter     *meter
+	unsettled bool            // the cluster is not yet as it is declared
+	settle    job.Time        // when that is looked at next
 	saving    sync.Mutex      // while a snapshot is written
 	saved     uint64          // of the latest snapshot
 	stopped   <-chan struct{} // closed when the core has ended
@@ -287,6 +289,7 @@ func (c *core) tick() {
 		}
 	}
 	c.tickHolders()
+	c.tickSettle()
 	c.prefetch()
 	if c.now >= c.forgot.Add(job.Minute) {
 		c.forgot = c.now

@@ -103,6 +103,7 @@ type (
 	partitionDeclared struct {
 		At        job.Time
 		Partition job.Partition
+		Gone      bool `json:",omitempty"` // it is not in the configuration any more
 	}
 	// jobHeld is that somebody holds an allocation: it ends when nobody does any more.
 	jobHeld struct {
@@ -157,6 +158,13 @@ type facts struct {
 	GPUs, GPUsPerNode, GPUsPerTask string `json:",omitempty"`
 
 	Images []string `json:",omitempty"` // that its program and script name literally, of registries
+}
+
+// follow takes the event into what the configuration last had.
+func (e partitionDeclared) follow(declared map[string]job.Partition) {
+	if declared[e.Partition.Name] = e.Partition; e.Gone {
+		delete(declared, e.Partition.Name)
+	}
 }
 
 // meeting is where a node is reached.

@@ -40,6 +40,8 @@ type world struct {
 	keep    int // events that are kept
 	hosts   *Hosts
 	now     func() time.Time
+
+	configuration *Configuration
 }
 
 // faultyStore refuses batches while it is told to, or keeps them waiting.
@@ -114,7 +116,7 @@ func (w *world) start() {
 	public, daemons := w.sockets()
 	w.server, err = New(ctx, Options{
 		Cluster: w.cluster, Store: w.store, Log: log, Version: "test", Address: "unix:" + public,
-		SnapshotEvery: w.every, KeepEvents: w.keep, Now: w.now, Hosts: w.hosts,
+		SnapshotEvery: w.every, KeepEvents: w.keep, Now: w.now, Hosts: w.hosts, Configuration: w.configuration,
 	})
 	if err != nil {
 		w.t.Fatal(err)

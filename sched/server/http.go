@@ -59,6 +59,7 @@ func (s *Server) Handler() http.Handler {
 		"GET /v1/partitions":                s.getPartitions,
 		"POST /v1/partitions/{name}":        s.changePartition,
 		"GET /v1/cluster":                   s.getCluster,
+		"POST /v1/cluster/reconfigure":      s.postReconfigure,
 		"GET /v1/diag":                      s.getDiag,
 		"POST /v1/diag/reset":               s.resetDiag,
 		"GET /v1/watch":                     s.getWatch,

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/gob"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -330,71 +329,4 @@ func (c *core) saveNow() {
 	if c.seq != c.saved {
 		c.save(c.picture(), c.seq)
 	}
-}
-
-// declare takes in what the cluster is declared to be, as far as that is new.
-func (c *core) declare(cluster *job.Cluster) error {
-	c.clock()
-	c.places = switchPaths(&cluster.Network)
-	if len(c.known) == 0 {
-		if err := c.apply(job.Configured{At: c.now, Config: cluster.Config}); err != nil {
-			return fmt.Errorf("configure the cluster: %w", err)
-		}
-		if err := c.apply(job.NetworkSet{At: c.now, Network: cluster.Network}); err != nil {
-			return fmt.Errorf("configure the cluster: %w", err)
-		}
-	}
-	for _, n := range cluster.Nodes {
-		have := c.knownNode(n.Name)
-		if have != nil {
-			n.State, n.Reason = have.State, have.Reason
-			if !cluster.Declared || same(n, *have) {
-				continue
-			}
-		} else {
-			n.State |= job.NodeUnknown
-		}
-		if err := c.apply(job.NodeSet{At: c.now, Node: n}); err != nil && have == nil {
-			return fmt.Errorf("add node %s: %w", n.Name, err)
-		} else if err != nil {
-			c.log.Warn("node stays as it was", "node", n.Name, "err", err)
-		}
-	}
-	for _, p := range cluster.Partitions {
-		have := c.partition(p.Name)
-		was, known := c.declared[p.Name]
-		if !known || !same(p, was) {
-			c.emit(partitionDeclared{At: c.now, Partition: p})
-		}
-		if have != nil {
-			p.State, was.State = have.State, have.State
-			if same(p, *have) || known && same(p, was) { // it is as it was changed
-				continue
-			}
-		}
-		if err := c.apply(job.PartitionSet{At: c.now, Partition: p}); err != nil {
-			return fmt.Errorf("add partition %s: %w", p.Name, err)
-		}
-	}
-	for _, n := range c.known {
-		c.nodes[n.Name] = &node{spec: n, state: n.State, reason: n.Reason, seen: c.now, since: c.now}
-	}
-	for _, r := range c.runs {
-		c.touched[r.Of.Job] = true
-		for _, st := range r.Steps {
-			if st.Gang.Starting { // its nodes have to come back first
-				st.Gang.deadline = c.now.Add(c.lostAfter() + startSpan)
-			}
-		}
-	}
-	for id := range c.held {
-		c.holders[id] = &holding{gone: c.now} // its holder comes back, or it ends
-	}
-	return nil
-}
-
-func same(a, b any) bool {
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
-	return errX == nil && errY == nil && slices.Equal(x, y)
 }

@@ -42,6 +42,8 @@ type Options struct {
 	Address string
 	// Hosts is how daemons of other hosts are heard; nil: there are none.
 	Hosts *Hosts
+	// Configuration is where Cluster is from; nil: it cannot be read again.
+	Configuration *Configuration
 	// Now is the machine's clock, which may be set; nil: the system's.
 	Now func() time.Time
 	// SnapshotEvery is after how many events a snapshot is made; 0: 10,000.
@@ -60,6 +62,7 @@ type Server struct {
 	registry *prometheus.Registry
 	users    users
 
+	reading  sync.Mutex // while the configuration is read again
 	stopOnce sync.Once
 	stopped  chan struct{} // closed when the core has ended
 	cancel   context.CancelFunc

@@ -234,7 +234,7 @@ func (s *state) follow(e any) error {
 	case jobNoted:
 		s.comments[e.ID] = e.Comment
 	case partitionDeclared:
-		s.declared[e.Partition.Name] = e.Partition
+		e.follow(s.declared)
 	case job.Changed:
 		if r := s.runs[e.ID]; r != nil {
 			if v, ok := s.sched.Job(e.ID); ok && v.Allocation.Limit > 0 {

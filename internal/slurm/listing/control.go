@@ -48,6 +48,7 @@ var (
 		{"holdu", 5, 1},
 		{"listpids", 1, 0},
 		{"ping", 2, 0},
+		{"reconfigure", 3, 0},
 		{"release", 3, 1},
 		{"requeue", 3, 1},
 		{"requeuehold", 8, 1},
@@ -74,7 +75,7 @@ var (
 	}
 	controlAbsent = []string{
 		"abort", "cancel_reboot", "completing", "cluster", "create", "delete", "errnumstr", "fsdampeningfactor", "getaddrs", "notify", "pidinfo",
-		"power", "reboot", "reconfigure", "resume", "schedloglevel", "setdebug", "setdebugflags", "shutdown", "suspend", "takeover", "token", "top",
+		"power", "reboot", "resume", "schedloglevel", "setdebug", "setdebugflags", "shutdown", "suspend", "takeover", "token", "top",
 	}
 	entitiesAbsent = []string{"assoc_mgr", "bbstat", "burstbuffer", "daemons", "dwstat", "federation", "frontend", "slurmd"}
 	// switches are words that are options, of which one command line has nothing.
@@ -215,6 +216,7 @@ func ControlUsage(w io.Writer) error {
                                   OverSubscribe DefMemPerCPU DefMemPerNode AllowAccounts AllowGroups AllowQos DenyAccounts
                                   DenyQos; until the configuration of the partition is another one
   ping
+  reconfigure                     read the configuration again; gangway reconfigure --dry-run says what that changes
   wait_job JOB                    until its nodes are ready
   write batch_script JOB [FILE]   FILE may be -
 `)
