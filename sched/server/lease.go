@@ -76,6 +76,8 @@ func (c *core) beat(s *session, m *wire.Heartbeat) {
 	if m.Seq == 0 || !c.leased(s.node) {
 		return
 	}
+	// What is shortened is reckoned with when the controller starts again: nodes may have the longer.
+	c.leases.Lost = max(c.leases.Lost, time.Duration(c.lostAfter())*time.Millisecond)
 	now := c.councilFor(s.node)
 	a, known := c.leases.Beat(s.node, lease.Heartbeat{Seq: m.Seq, Heard: m.Heard}, lease.Council{Number: now.Number}, c.steady())
 	if all := c.councils[s.node]; len(all) > 1 && all[0].Number < known {
