@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -31,14 +32,14 @@ func (h *hosts) rough(t *testing.T, image string) {
 	// 400 KB of output by way of both lines, as it was.
 	id := h.submit(t, "echo $SLURM_JOB_ID >> roughly\nsrun sh -c 'i=0; while [ $i -lt 5000 ]; do i=$((i+1)); echo $SLURM_PROCID a line that is to be there $i; done'", "-N2", "-w", "n[3-4]", "-o", "out-%j")
 	h.completes(t, id)
-	want := ""
+	var want strings.Builder
 	for rank := range 2 {
 		for i := range 5000 {
-			want += fmt.Sprintf("%d a line that is to be there %d\n", rank, i+1)
+			want.WriteString(fmt.Sprintf("%d a line that is to be there %d\n", rank, i+1))
 		}
 	}
-	if got := sorted(h.file(t, "out-"+id, "")); got != sorted(want) {
-		t.Errorf("output has %d bytes, want %d", len(got), len(want))
+	if got := sorted(h.file(t, "out-"+id, "")); got != sorted(want.String()) {
+		t.Errorf("output has %d bytes, want %d", len(got), len(want.String()))
 	}
 	if got := h.file(t, "roughly", ""); got != id+"\n" {
 		t.Errorf("the job was started more than once:\n%s", got)
