@@ -76,8 +76,12 @@ func (c *core) make(r *run, e stepMade) {
 
 // driveStep does what a step's gang wants.
 func (c *core) driveStep(r *run, st *step) {
+	before := st.Gang.held
 	if st.Gang.held = ""; !st.Gang.Starting {
 		st.Gang.held = c.lingers(r)
+	}
+	if st.Gang.held != before && st.Gang.held != "" {
+		c.log.Info("step waits until no rank of the attempt before can run any more", "step", st.Spec.Key, "node", st.Gang.held)
 	}
 	c.act(r, st, st.Gang.decide(&st.Spec.Program, c.now))
 }
