@@ -102,6 +102,9 @@ func (h *Holder) Answered(a Answer, now time.Duration) (firmly bool) {
 // Firm says whether ranks may run by what others have said.
 func (h *Holder) Firm(now time.Duration) bool { return now < h.Permit-h.Spans.Lease/endPart }
 
+// Blank says that no controller ever spoke of leases here.
+func (h *Holder) Blank() bool { return h.blank }
+
 // Valid says whether ranks may run, and start. Where no controller ever spoke of leases there
 // are none.
 func (h *Holder) Valid(now time.Duration) bool {

@@ -136,14 +136,19 @@ func (k *holding) vote() (silence time.Duration, lost bool) {
 	return silence, lost
 }
 
-// valid says whether ranks may be started.
-func (k *holding) valid() bool {
+// start says whether ranks may be started, and for how long they may run without their agent;
+// 0: for ever.
+func (k *holding) start() (span time.Duration, ok bool) {
 	if k == nil {
-		return true
+		return 0, true
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.holder.Valid(k.now())
+	if k.holder.Blank() {
+		return 0, true
+	}
+	now := k.now()
+	return k.holder.Spans.Away(), k.holder.Valid(now) && k.holder.Firm(now)
 }
 
 // cut says whether ranks were ended since the node was cut off, and the controller has not

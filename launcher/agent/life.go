@@ -132,7 +132,7 @@ func (l life) step(in any, now time.Time) (life, []any) {
 	case signalledIn:
 		return l, []any{l.saySignalled(in.id)}
 	case holdIn:
-		if l.phase == starting || l.phase == running {
+		if l.phase == prepared || l.phase == starting || l.phase == running {
 			return l, []any{tellDo{control.Request{Hold: in.span.Milliseconds()}}}
 		}
 	case killIn:

@@ -151,12 +151,16 @@ func (a *Agent) message(ctx context.Context, m *wire.ControllerMessage) {
 			a.prepare(ctx, m.Prepare)
 		}
 	case *wire.ControllerMessage_Start:
-		if !a.lease.valid() {
+		span, ok := a.lease.start()
+		if !ok {
 			a.Log.Warn("step is not started: nothing was heard of the controller for too long", "step", m.Start.Key.Of())
 			a.known(m.Start.Key, killIn{why: job.EndNodeFailure, fault: &job.Fault{What: "start the step on node " + a.Node.Name, Cause: "its lease has ended: it was cut off from the controller", Node: true}})
 			return
 		}
 		if a.seen(ctx, m.Start.Epoch) {
+			if span > 0 { // before the ranks run: the agent may be killed just then
+				a.known(m.Start.Key, holdIn{span})
+			}
 			a.known(m.Start.Key, startIn{control.Start{Image: m.Start.Image, MasterAddr: m.Start.MasterAddr, MasterPort: int(m.Start.MasterPort)}})
 		}
 	case *wire.ControllerMessage_Renew:
