@@ -64,7 +64,8 @@ func TestCluster(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, string){
 		"path": testClusterPath, "goes on": testClusterGoesOn, "keep": testClusterKeep, "kill": testClusterKill, "torch": testClusterTorch,
 		"commands": testClusterCommands, "reading": testClusterReading, "up": testClusterUp, "ends": testClusterEnds, "clients": testClusterClients,
-		"rolling": testClusterRolling, "reconfigure": testClusterReconfigure,
+		"programs": testClusterPrograms,
+		"rolling":  testClusterRolling, "reconfigure": testClusterReconfigure,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

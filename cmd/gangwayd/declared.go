@@ -87,7 +87,7 @@ func fromSlurm(dir string) (job.Cluster, []string, error) {
 	if conf.More > 0 {
 		warnings = append(warnings, fmt.Sprintf("%d more settings cannot do what was meant, or are otherwise than in Slurm; see gangway slurm lint %s", conf.More, dir))
 	}
-	c := job.Cluster{Name: conf.Name, Declared: true, Partitions: conf.Partitions, Network: conf.Network, Config: conf.Config, SlurmConf: dir}
+	c := job.Cluster{Name: conf.Name, Declared: true, Partitions: conf.Partitions, Network: conf.Network, Config: conf.Config, Programs: conf.Programs, SlurmConf: dir}
 	for _, n := range conf.Nodes {
 		if n.State&job.NodeFuture != 0 {
 			continue

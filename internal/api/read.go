@@ -205,6 +205,7 @@ type Cluster struct {
 	Began    job.Time // when the controller started
 	Config   job.Config
 	Network  job.Network
+	Programs *job.Programs `json:",omitempty"` // that agents run
 	Licenses []LicenseUse
 }
 

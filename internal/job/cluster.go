@@ -12,6 +12,8 @@ type Cluster struct {
 	Partitions []Partition
 	Network    Network
 	Config     Config
+	// Programs are run by agents; nil: there are none.
+	Programs *Programs `json:",omitempty"`
 	// SuspectAfter and LostAfter are how long a node may be silent until it takes nothing
 	// new, and until what ran there is lost; 0: 5 s, 60 s.
 	SuspectAfter, LostAfter Duration

@@ -18,6 +18,7 @@ func (r *reader) check(name string) {
 	r.checkTopology(name)
 	r.checkPriority()
 	r.checkDaemons()
+	r.checkPrograms()
 	r.checkCgroups(name)
 }
 

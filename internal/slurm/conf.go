@@ -30,6 +30,9 @@ type global struct {
 	partitionsAt   map[string]line // by the partition
 	cgroups        map[string]setAt
 	said           map[string]setAt // where each key has a line for itself, by it in lower case
+	programs       job.Programs
+	// prologTimeout and epilogTimeout count more than what is for both, wherever they are.
+	prologTimeout, epilogTimeout job.Duration
 }
 
 // nodesAt is where some nodes are defined.
@@ -83,6 +86,7 @@ func (r *reader) slurmConf(name string) error {
 	if r.conf.priority != "" && !strings.EqualFold(r.conf.priority, "priority/basic") {
 		r.cluster.Config.Weights = r.conf.weights
 	}
+	r.cluster.Programs = r.theirPrograms()
 	for _, l := range r.conf.partitionLines {
 		if err := r.partitionLine(l); err != nil {
 			r.fail(l, err, true)
@@ -96,7 +100,7 @@ func (r *reader) once(l line, p pair) {
 	key := strings.ToLower(p.key)
 	if key == "slurmctldhost" {
 		r.conf.controllers++
-	} else if before, twice := r.conf.said[key]; twice {
+	} else if before, twice := r.conf.said[key]; twice && key != prologKey && key != epilogKey { // of these there may be several
 		r.warn(l, p, "leave one of the two out", "%s:%d has it too: the latter counts", before.at.file, before.at.number)
 	}
 	r.conf.said[key] = setAt{l, p}
@@ -176,6 +180,8 @@ func (r *reader) setting(l line, p pair) error {
 		r.conf.noRoot, err = yes(l, p)
 	case "plugstackconfig":
 		r.conf.plugStack = p.value
+	case prologKey, epilogKey, bothTimeoutKey, prologTimeoutKey, epilogTimeoutKey, prologFlagsKey, healthKey, healthEveryKey, healthStateKey:
+		err = r.program(l, p)
 	default:
 		r.follow(l, p, slurmConf)
 	}

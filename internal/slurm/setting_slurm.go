@@ -6,7 +6,8 @@ func rulesThatAct() []rule {
 		{fate: acts, keys: `ClusterName GresTypes Licenses MaxArraySize MaxJobCount MaxBatchRequeue MinJobAge TopologyPlugin
 			PriorityType PriorityWeightAge PriorityWeightJobSize PriorityWeightPartition PriorityMaxAge PriorityFavorSmall
 			SchedulerType SchedulerParameters SelectType SelectTypeParameters DefMemPerCPU DefMemPerNode DisableRootJobs
-			PlugStackConfig NodeName PartitionName NodeSet DownNodes`},
+			PlugStackConfig NodeName PartitionName NodeSet DownNodes Prolog Epilog PrologEpilogTimeout PrologTimeout EpilogTimeout PrologFlags
+			HealthCheckProgram HealthCheckInterval HealthCheckNodeState`},
 		{fate: differs, keys: "FrontendName", why: "there are no front ends", remedy: "write a NodeName line for each machine that runs jobs"},
 	}
 }
@@ -93,8 +94,6 @@ func rulesOfDaemons() []rule {
 		{fate: nothing, keys: "InactiveLimit", why: "an allocation ends when its salloc has been gone for 15 s"},
 		{fate: nothing, keys: "ReconfigFlags", why: "partitions are as the files say when they are read again"},
 		{fate: nothing, keys: "SlurmctldPlugstack", why: "there is no slurmctld that would load it"},
-		{fate: differs, keys: "HealthCheckProgram", why: "it is not run", remedy: "run it by a timer of systemd, which drains the node: scontrol update NodeName=$(hostname -s) State=DRAIN Reason=R"},
-		{fate: nothing, keys: "HealthCheckInterval HealthCheckNodeState", why: "HealthCheckProgram is not run"},
 		{fate: differs, keys: "RebootProgram", why: "nodes are not rebooted, and scontrol reboot is refused"},
 		{
 			fate: differs, keys: "ResumeProgram SuspendProgram", why: "it is not run: nodes are neither started nor put off",
@@ -115,9 +114,9 @@ func rulesOfDaemons() []rule {
 func rulesOfSteps() []rule {
 	const hooks = "have containers prepared by hooks of the site (docs/hooks.md), which run as the user"
 	return []rule{
-		{fate: differs, keys: "Prolog Epilog TaskProlog TaskEpilog SrunProlog SrunEpilog ResvProlog ResvEpilog", why: "it is not run", remedy: hooks},
+		{fate: differs, keys: "TaskProlog TaskEpilog SrunProlog SrunEpilog ResvProlog ResvEpilog", why: "it is not run", remedy: hooks},
 		{fate: differs, keys: "PrologSlurmctld EpilogSlurmctld", why: "it is not run", remedy: "follow what happens to a job: gangway show --events JOB"},
-		{fate: nothing, keys: "PrologEpilogTimeout PrologTimeout EpilogTimeout PrEpPlugins PrEpParameters PrologFlags", why: "there are no prolog and epilog"},
+		{fate: nothing, keys: "PrEpPlugins PrEpParameters", why: "Prolog and Epilog are run by agents, and by no plugin"},
 		{fate: differs, keys: "UnkillableStepProgram", why: "it is not run; a node that cannot end a step says so, and is not given on"},
 		{fate: nothing, keys: "UnkillableStepTimeout", why: "a node is given on when it has no process of the job any more, or is lost"},
 		{fate: differs, keys: "KillWait", why: "processes have 30 s between SIGTERM and SIGKILL", same: "30"},

@@ -37,6 +37,7 @@ type Cluster struct {
 	Nodes      []job.Node // in the order of the file
 	Partitions []job.Partition
 	Network    job.Network
+	Programs   *job.Programs // that agents run; nil: there are none
 	// SwitchWait is how long --switches is waited for at most (max_switch_wait).
 	SwitchWait job.Duration
 	Warnings   []Warning

@@ -129,7 +129,7 @@ func (x Probed_Reach) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Probed_Reach.Descriptor instead.
 func (Probed_Reach) EnumDescriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{25, 0}
+	return file_session_proto_rawDescGZIP(), []int{26, 0}
 }
 
 type StepKey struct {
@@ -215,6 +215,7 @@ type AgentMessage struct {
 	//	*AgentMessage_Inventory
 	//	*AgentMessage_Signalled
 	//	*AgentMessage_Probed
+	//	*AgentMessage_Entered
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -356,6 +357,15 @@ func (x *AgentMessage) GetProbed() *Probed {
 	return nil
 }
 
+func (x *AgentMessage) GetEntered() *Entered {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_Entered); ok {
+			return x.Entered
+		}
+	}
+	return nil
+}
+
 type isAgentMessage_Message interface {
 	isAgentMessage_Message()
 }
@@ -404,6 +414,10 @@ type AgentMessage_Probed struct {
 	Probed *Probed `protobuf:"bytes,31,opt,name=probed,proto3,oneof"`
 }
 
+type AgentMessage_Entered struct {
+	Entered *Entered `protobuf:"bytes,11,opt,name=entered,proto3,oneof"`
+}
+
 func (*AgentMessage_Hello) isAgentMessage_Message() {}
 
 func (*AgentMessage_Heartbeat) isAgentMessage_Message() {}
@@ -426,6 +440,8 @@ func (*AgentMessage_Signalled) isAgentMessage_Message() {}
 
 func (*AgentMessage_Probed) isAgentMessage_Message() {}
 
+func (*AgentMessage_Entered) isAgentMessage_Message() {}
+
 type ControllerMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -441,6 +457,9 @@ type ControllerMessage struct {
 	//	*ControllerMessage_Precache
 	//	*ControllerMessage_Answer
 	//	*ControllerMessage_Probe
+	//	*ControllerMessage_Enter
+	//	*ControllerMessage_CheckHealth
+	//	*ControllerMessage_Configure
 	Message       isControllerMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -582,6 +601,33 @@ func (x *ControllerMessage) GetProbe() *Probe {
 	return nil
 }
 
+func (x *ControllerMessage) GetEnter() *Enter {
+	if x != nil {
+		if x, ok := x.Message.(*ControllerMessage_Enter); ok {
+			return x.Enter
+		}
+	}
+	return nil
+}
+
+func (x *ControllerMessage) GetCheckHealth() *CheckHealth {
+	if x != nil {
+		if x, ok := x.Message.(*ControllerMessage_CheckHealth); ok {
+			return x.CheckHealth
+		}
+	}
+	return nil
+}
+
+func (x *ControllerMessage) GetConfigure() *Configure {
+	if x != nil {
+		if x, ok := x.Message.(*ControllerMessage_Configure); ok {
+			return x.Configure
+		}
+	}
+	return nil
+}
+
 type isControllerMessage_Message interface {
 	isControllerMessage_Message()
 }
@@ -630,6 +676,18 @@ type ControllerMessage_Probe struct {
 	Probe *Probe `protobuf:"bytes,31,opt,name=probe,proto3,oneof"`
 }
 
+type ControllerMessage_Enter struct {
+	Enter *Enter `protobuf:"bytes,10,opt,name=enter,proto3,oneof"`
+}
+
+type ControllerMessage_CheckHealth struct {
+	CheckHealth *CheckHealth `protobuf:"bytes,11,opt,name=check_health,json=checkHealth,proto3,oneof"`
+}
+
+type ControllerMessage_Configure struct {
+	Configure *Configure `protobuf:"bytes,12,opt,name=configure,proto3,oneof"`
+}
+
 func (*ControllerMessage_Welcome) isControllerMessage_Message() {}
 
 func (*ControllerMessage_Prepare) isControllerMessage_Message() {}
@@ -651,6 +709,12 @@ func (*ControllerMessage_Precache) isControllerMessage_Message() {}
 func (*ControllerMessage_Answer) isControllerMessage_Message() {}
 
 func (*ControllerMessage_Probe) isControllerMessage_Message() {}
+
+func (*ControllerMessage_Enter) isControllerMessage_Message() {}
+
+func (*ControllerMessage_CheckHealth) isControllerMessage_Message() {}
+
+func (*ControllerMessage_Configure) isControllerMessage_Message() {}
 
 // Hello says who the agent is and what it has. Protocol is the number of this contract.
 type Hello struct {
@@ -1148,7 +1212,8 @@ func (x *Started) GetFault() []byte {
 // Ended is sent until EndedAck came. It is there after a crash of the agent too.
 type Ended struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	End           []byte                 `protobuf:"bytes,1,opt,name=end,proto3" json:"end,omitempty"` // job.StepEnd as JSON
+	End           []byte                 `protobuf:"bytes,1,opt,name=end,proto3" json:"end,omitempty"`     // job.StepEnd as JSON
+	Drain         string                 `protobuf:"bytes,2,opt,name=drain,proto3" json:"drain,omitempty"` // why the node is to take nothing new; empty: it may
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1190,12 +1255,20 @@ func (x *Ended) GetEnd() []byte {
 	return nil
 }
 
+func (x *Ended) GetDrain() string {
+	if x != nil {
+		return x.Drain
+	}
+	return ""
+}
+
 // Cleaned: nothing of the job's attempt is left on the node.
 type Cleaned struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           uint32                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
 	Attempt       int32                  `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	Left          string                 `protobuf:"bytes,3,opt,name=left,proto3" json:"left,omitempty"` // what could not be removed, and why; empty: nothing
+	Left          string                 `protobuf:"bytes,3,opt,name=left,proto3" json:"left,omitempty"`   // what could not be removed, and why; empty: nothing
+	Drain         string                 `protobuf:"bytes,4,opt,name=drain,proto3" json:"drain,omitempty"` // as in Ended
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1251,6 +1324,82 @@ func (x *Cleaned) GetLeft() string {
 	return ""
 }
 
+func (x *Cleaned) GetDrain() string {
+	if x != nil {
+		return x.Drain
+	}
+	return ""
+}
+
+// Entered: the prolog of the job's attempt has run on the node, or has failed.
+type Entered struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           uint32                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	Attempt       int32                  `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Fault         []byte                 `protobuf:"bytes,3,opt,name=fault,proto3" json:"fault,omitempty"` // job.Fault as JSON; empty: it has not failed
+	Drain         string                 `protobuf:"bytes,4,opt,name=drain,proto3" json:"drain,omitempty"` // as in Ended
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Entered) Reset() {
+	*x = Entered{}
+	mi := &file_session_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Entered) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Entered) ProtoMessage() {}
+
+func (x *Entered) ProtoReflect() protoreflect.Message {
+	mi := &file_session_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Entered.ProtoReflect.Descriptor instead.
+func (*Entered) Descriptor() ([]byte, []int) {
+	return file_session_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Entered) GetJob() uint32 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *Entered) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Entered) GetFault() []byte {
+	if x != nil {
+		return x.Fault
+	}
+	return nil
+}
+
+func (x *Entered) GetDrain() string {
+	if x != nil {
+		return x.Drain
+	}
+	return ""
+}
+
 type Precached struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1266,7 +1415,7 @@ type Precached struct {
 
 func (x *Precached) Reset() {
 	*x = Precached{}
-	mi := &file_session_proto_msgTypes[11]
+	mi := &file_session_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1427,7 @@ func (x *Precached) String() string {
 func (*Precached) ProtoMessage() {}
 
 func (x *Precached) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[11]
+	mi := &file_session_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1440,7 @@ func (x *Precached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Precached.ProtoReflect.Descriptor instead.
 func (*Precached) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{11}
+	return file_session_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Precached) GetId() string {
@@ -1354,7 +1503,7 @@ type Signalled struct {
 
 func (x *Signalled) Reset() {
 	*x = Signalled{}
-	mi := &file_session_proto_msgTypes[12]
+	mi := &file_session_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1515,7 @@ func (x *Signalled) String() string {
 func (*Signalled) ProtoMessage() {}
 
 func (x *Signalled) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[12]
+	mi := &file_session_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1528,7 @@ func (x *Signalled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signalled.ProtoReflect.Descriptor instead.
 func (*Signalled) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{12}
+	return file_session_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Signalled) GetKey() *StepKey {
@@ -1406,7 +1555,7 @@ type Inventory struct {
 
 func (x *Inventory) Reset() {
 	*x = Inventory{}
-	mi := &file_session_proto_msgTypes[13]
+	mi := &file_session_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1567,7 @@ func (x *Inventory) String() string {
 func (*Inventory) ProtoMessage() {}
 
 func (x *Inventory) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[13]
+	mi := &file_session_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1431,7 +1580,7 @@ func (x *Inventory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inventory.ProtoReflect.Descriptor instead.
 func (*Inventory) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{13}
+	return file_session_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Inventory) GetImages() []string {
@@ -1454,15 +1603,17 @@ type Welcome struct {
 	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	HeartbeatMs   int64                  `protobuf:"varint,4,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
-	Keep          []*StepKey             `protobuf:"bytes,5,rep,name=keep,proto3" json:"keep,omitempty"`   // of Hello's steps those that go on; all others are ended
-	Ended         []*StepKey             `protobuf:"bytes,6,rep,name=ended,proto3" json:"ended,omitempty"` // of these the end is known already: forget it
+	Keep          []*StepKey             `protobuf:"bytes,5,rep,name=keep,proto3" json:"keep,omitempty"`         // of Hello's steps those that go on; all others are ended
+	Ended         []*StepKey             `protobuf:"bytes,6,rep,name=ended,proto3" json:"ended,omitempty"`       // of these the end is known already: forget it
+	Programs      []byte                 `protobuf:"bytes,7,opt,name=programs,proto3" json:"programs,omitempty"` // job.Programs as JSON: those that the agent runs; empty: none
+	Address       string                 `protobuf:"bytes,8,opt,name=address,proto3" json:"address,omitempty"`   // of the public API, for these
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_session_proto_msgTypes[14]
+	mi := &file_session_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1625,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[14]
+	mi := &file_session_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1638,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{14}
+	return file_session_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Welcome) GetProtocol() int32 {
@@ -1532,6 +1683,20 @@ func (x *Welcome) GetEnded() []*StepKey {
 	return nil
 }
 
+func (x *Welcome) GetPrograms() []byte {
+	if x != nil {
+		return x.Programs
+	}
+	return nil
+}
+
+func (x *Welcome) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
 // Prepare is repeated after a reconnection; a key is prepared once.
 type Prepare struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1541,13 +1706,14 @@ type Prepare struct {
 	LeaseMs       int64                  `protobuf:"varint,4,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
 	ProgressMs    int64                  `protobuf:"varint,5,opt,name=progress_ms,json=progressMs,proto3" json:"progress_ms,omitempty"` // without progress for so long, the prepare has failed
 	TotalMs       int64                  `protobuf:"varint,6,opt,name=total_ms,json=totalMs,proto3" json:"total_ms,omitempty"`
+	Env           []byte                 `protobuf:"bytes,7,opt,name=env,proto3" json:"env,omitempty"` // job.JobEnv as JSON, for the prolog; empty: there are no programs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Prepare) Reset() {
 	*x = Prepare{}
-	mi := &file_session_proto_msgTypes[15]
+	mi := &file_session_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1559,7 +1725,7 @@ func (x *Prepare) String() string {
 func (*Prepare) ProtoMessage() {}
 
 func (x *Prepare) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[15]
+	mi := &file_session_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1572,7 +1738,7 @@ func (x *Prepare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prepare.ProtoReflect.Descriptor instead.
 func (*Prepare) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{15}
+	return file_session_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Prepare) GetKey() *StepKey {
@@ -1617,6 +1783,13 @@ func (x *Prepare) GetTotalMs() int64 {
 	return 0
 }
 
+func (x *Prepare) GetEnv() []byte {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
 type Start struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *StepKey               `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -1630,7 +1803,7 @@ type Start struct {
 
 func (x *Start) Reset() {
 	*x = Start{}
-	mi := &file_session_proto_msgTypes[16]
+	mi := &file_session_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1642,7 +1815,7 @@ func (x *Start) String() string {
 func (*Start) ProtoMessage() {}
 
 func (x *Start) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[16]
+	mi := &file_session_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1655,7 +1828,7 @@ func (x *Start) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Start.ProtoReflect.Descriptor instead.
 func (*Start) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{16}
+	return file_session_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Start) GetKey() *StepKey {
@@ -1705,7 +1878,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_session_proto_msgTypes[17]
+	mi := &file_session_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1717,7 +1890,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[17]
+	mi := &file_session_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1730,7 +1903,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{17}
+	return file_session_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Renew) GetKey() *StepKey {
@@ -1767,7 +1940,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_session_proto_msgTypes[18]
+	mi := &file_session_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1952,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[18]
+	mi := &file_session_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1965,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{18}
+	return file_session_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Signal) GetKey() *StepKey {
@@ -1836,7 +2009,7 @@ type Kill struct {
 
 func (x *Kill) Reset() {
 	*x = Kill{}
-	mi := &file_session_proto_msgTypes[19]
+	mi := &file_session_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1848,7 +2021,7 @@ func (x *Kill) String() string {
 func (*Kill) ProtoMessage() {}
 
 func (x *Kill) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[19]
+	mi := &file_session_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1861,7 +2034,7 @@ func (x *Kill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kill.ProtoReflect.Descriptor instead.
 func (*Kill) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{19}
+	return file_session_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Kill) GetKey() *StepKey {
@@ -1901,7 +2074,7 @@ type EndedAck struct {
 
 func (x *EndedAck) Reset() {
 	*x = EndedAck{}
-	mi := &file_session_proto_msgTypes[20]
+	mi := &file_session_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1913,7 +2086,7 @@ func (x *EndedAck) String() string {
 func (*EndedAck) ProtoMessage() {}
 
 func (x *EndedAck) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[20]
+	mi := &file_session_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1926,7 +2099,7 @@ func (x *EndedAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedAck.ProtoReflect.Descriptor instead.
 func (*EndedAck) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{20}
+	return file_session_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EndedAck) GetKey() *StepKey {
@@ -1942,13 +2115,14 @@ type Release struct {
 	Job           uint32                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
 	Attempt       int32                  `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Env           []byte                 `protobuf:"bytes,4,opt,name=env,proto3" json:"env,omitempty"` // job.JobEnv as JSON, for the epilog; empty: there are no programs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_session_proto_msgTypes[21]
+	mi := &file_session_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1960,7 +2134,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[21]
+	mi := &file_session_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1973,7 +2147,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{21}
+	return file_session_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Release) GetJob() uint32 {
@@ -1997,6 +2171,13 @@ func (x *Release) GetEpoch() uint64 {
 	return 0
 }
 
+func (x *Release) GetEnv() []byte {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
 // Answer is of a heartbeat with a number: ranks may run for a lease longer.
 type Answer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2012,7 +2193,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_session_proto_msgTypes[22]
+	mi := &file_session_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2024,7 +2205,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[22]
+	mi := &file_session_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2037,7 +2218,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{22}
+	return file_session_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Answer) GetSeq() uint64 {
@@ -2093,7 +2274,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_session_proto_msgTypes[23]
+	mi := &file_session_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2286,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[23]
+	mi := &file_session_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2299,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{23}
+	return file_session_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Member) GetName() string {
@@ -2146,7 +2327,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_session_proto_msgTypes[24]
+	mi := &file_session_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2158,7 +2339,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[24]
+	mi := &file_session_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2171,7 +2352,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{24}
+	return file_session_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Probe) GetId() uint64 {
@@ -2199,7 +2380,7 @@ type Probed struct {
 
 func (x *Probed) Reset() {
 	*x = Probed{}
-	mi := &file_session_proto_msgTypes[25]
+	mi := &file_session_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2211,7 +2392,7 @@ func (x *Probed) String() string {
 func (*Probed) ProtoMessage() {}
 
 func (x *Probed) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[25]
+	mi := &file_session_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2224,7 +2405,7 @@ func (x *Probed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probed.ProtoReflect.Descriptor instead.
 func (*Probed) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{25}
+	return file_session_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Probed) GetId() uint64 {
@@ -2248,6 +2429,182 @@ func (x *Probed) GetWhy() string {
 	return ""
 }
 
+// Enter: the job has the node, and its prolog is to run now. It is repeated after a
+// reconnection, until Entered came.
+type Enter struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           uint32                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
+	Attempt       int32                  `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Env           []byte                 `protobuf:"bytes,4,opt,name=env,proto3" json:"env,omitempty"` // job.JobEnv as JSON
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Enter) Reset() {
+	*x = Enter{}
+	mi := &file_session_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Enter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Enter) ProtoMessage() {}
+
+func (x *Enter) ProtoReflect() protoreflect.Message {
+	mi := &file_session_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Enter.ProtoReflect.Descriptor instead.
+func (*Enter) Descriptor() ([]byte, []int) {
+	return file_session_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Enter) GetJob() uint32 {
+	if x != nil {
+		return x.Job
+	}
+	return 0
+}
+
+func (x *Enter) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Enter) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Enter) GetEnv() []byte {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+// Configure replaces what Welcome said of programs.
+type Configure struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Programs      []byte                 `protobuf:"bytes,2,opt,name=programs,proto3" json:"programs,omitempty"`
+	Address       string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Configure) Reset() {
+	*x = Configure{}
+	mi := &file_session_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Configure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Configure) ProtoMessage() {}
+
+func (x *Configure) ProtoReflect() protoreflect.Message {
+	mi := &file_session_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Configure.ProtoReflect.Descriptor instead.
+func (*Configure) Descriptor() ([]byte, []int) {
+	return file_session_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Configure) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Configure) GetPrograms() []byte {
+	if x != nil {
+		return x.Programs
+	}
+	return nil
+}
+
+func (x *Configure) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+// CheckHealth has the program of the health check run once.
+type CheckHealth struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckHealth) Reset() {
+	*x = CheckHealth{}
+	mi := &file_session_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckHealth) ProtoMessage() {}
+
+func (x *CheckHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_session_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckHealth.ProtoReflect.Descriptor instead.
+func (*CheckHealth) Descriptor() ([]byte, []int) {
+	return file_session_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *CheckHealth) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
 type Precache struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2259,7 +2616,7 @@ type Precache struct {
 
 func (x *Precache) Reset() {
 	*x = Precache{}
-	mi := &file_session_proto_msgTypes[26]
+	mi := &file_session_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2271,7 +2628,7 @@ func (x *Precache) String() string {
 func (*Precache) ProtoMessage() {}
 
 func (x *Precache) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[26]
+	mi := &file_session_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2284,7 +2641,7 @@ func (x *Precache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Precache.ProtoReflect.Descriptor instead.
 func (*Precache) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{26}
+	return file_session_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Precache) GetId() string {
@@ -2317,7 +2674,7 @@ const file_session_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\rR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x12\n" +
 	"\x04step\x18\x03 \x01(\x05R\x04step\x12\x10\n" +
-	"\x03try\x18\x04 \x01(\x05R\x03try\"\xfa\x04\n" +
+	"\x03try\x18\x04 \x01(\x05R\x03try\"\xb0\x05\n" +
 	"\fAgentMessage\x12.\n" +
 	"\x05hello\x18\x01 \x01(\v2\x16.gangway.wire.v1.HelloH\x00R\x05hello\x12:\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1a.gangway.wire.v1.HeartbeatH\x00R\theartbeat\x127\n" +
@@ -2330,8 +2687,9 @@ const file_session_proto_rawDesc = "" +
 	"\tinventory\x18\t \x01(\v2\x1a.gangway.wire.v1.InventoryH\x00R\tinventory\x12:\n" +
 	"\tsignalled\x18\n" +
 	" \x01(\v2\x1a.gangway.wire.v1.SignalledH\x00R\tsignalled\x121\n" +
-	"\x06probed\x18\x1f \x01(\v2\x17.gangway.wire.v1.ProbedH\x00R\x06probedB\t\n" +
-	"\amessage\"\xd6\x04\n" +
+	"\x06probed\x18\x1f \x01(\v2\x17.gangway.wire.v1.ProbedH\x00R\x06probed\x124\n" +
+	"\aentered\x18\v \x01(\v2\x18.gangway.wire.v1.EnteredH\x00R\aenteredB\t\n" +
+	"\amessage\"\x85\x06\n" +
 	"\x11ControllerMessage\x124\n" +
 	"\awelcome\x18\x01 \x01(\v2\x18.gangway.wire.v1.WelcomeH\x00R\awelcome\x124\n" +
 	"\aprepare\x18\x02 \x01(\v2\x18.gangway.wire.v1.PrepareH\x00R\aprepare\x12.\n" +
@@ -2343,7 +2701,11 @@ const file_session_proto_rawDesc = "" +
 	"\arelease\x18\b \x01(\v2\x18.gangway.wire.v1.ReleaseH\x00R\arelease\x127\n" +
 	"\bprecache\x18\t \x01(\v2\x19.gangway.wire.v1.PrecacheH\x00R\bprecache\x121\n" +
 	"\x06answer\x18\x1e \x01(\v2\x17.gangway.wire.v1.AnswerH\x00R\x06answer\x12.\n" +
-	"\x05probe\x18\x1f \x01(\v2\x16.gangway.wire.v1.ProbeH\x00R\x05probeB\t\n" +
+	"\x05probe\x18\x1f \x01(\v2\x16.gangway.wire.v1.ProbeH\x00R\x05probe\x12.\n" +
+	"\x05enter\x18\n" +
+	" \x01(\v2\x16.gangway.wire.v1.EnterH\x00R\x05enter\x12A\n" +
+	"\fcheck_health\x18\v \x01(\v2\x1c.gangway.wire.v1.CheckHealthH\x00R\vcheckHealth\x12:\n" +
+	"\tconfigure\x18\f \x01(\v2\x1a.gangway.wire.v1.ConfigureH\x00R\tconfigureB\t\n" +
 	"\amessage\"\x95\x03\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\x05R\bprotocol\x12\x18\n" +
@@ -2392,13 +2754,20 @@ const file_session_proto_rawDesc = "" +
 	"\x05notes\x18\x05 \x03(\tR\x05notes\"K\n" +
 	"\aStarted\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\x12\x14\n" +
-	"\x05fault\x18\x02 \x01(\fR\x05fault\"\x19\n" +
+	"\x05fault\x18\x02 \x01(\fR\x05fault\"/\n" +
 	"\x05Ended\x12\x10\n" +
-	"\x03end\x18\x01 \x01(\fR\x03end\"I\n" +
+	"\x03end\x18\x01 \x01(\fR\x03end\x12\x14\n" +
+	"\x05drain\x18\x02 \x01(\tR\x05drain\"_\n" +
 	"\aCleaned\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\rR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x12\n" +
-	"\x04left\x18\x03 \x01(\tR\x04left\"\x9f\x01\n" +
+	"\x04left\x18\x03 \x01(\tR\x04left\x12\x14\n" +
+	"\x05drain\x18\x04 \x01(\tR\x05drain\"a\n" +
+	"\aEntered\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\rR\x03job\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x14\n" +
+	"\x05fault\x18\x03 \x01(\fR\x05fault\x12\x14\n" +
+	"\x05drain\x18\x04 \x01(\tR\x05drain\"\x9f\x01\n" +
 	"\tPrecached\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x16\n" +
@@ -2412,14 +2781,16 @@ const file_session_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\"?\n" +
 	"\tInventory\x12\x16\n" +
 	"\x06images\x18\x01 \x03(\tR\x06images\x12\x1a\n" +
-	"\bhardware\x18\x02 \x01(\fR\bhardware\"\xd6\x01\n" +
+	"\bhardware\x18\x02 \x01(\fR\bhardware\"\x8c\x02\n" +
 	"\aWelcome\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\x05R\bprotocol\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12!\n" +
 	"\fheartbeat_ms\x18\x04 \x01(\x03R\vheartbeatMs\x12,\n" +
 	"\x04keep\x18\x05 \x03(\v2\x18.gangway.wire.v1.StepKeyR\x04keep\x12.\n" +
-	"\x05ended\x18\x06 \x03(\v2\x18.gangway.wire.v1.StepKeyR\x05ended\"\xb6\x01\n" +
+	"\x05ended\x18\x06 \x03(\v2\x18.gangway.wire.v1.StepKeyR\x05ended\x12\x1a\n" +
+	"\bprograms\x18\a \x01(\fR\bprograms\x12\x18\n" +
+	"\aaddress\x18\b \x01(\tR\aaddress\"\xc8\x01\n" +
 	"\aPrepare\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
@@ -2427,7 +2798,8 @@ const file_session_proto_rawDesc = "" +
 	"\blease_ms\x18\x04 \x01(\x03R\aleaseMs\x12\x1f\n" +
 	"\vprogress_ms\x18\x05 \x01(\x03R\n" +
 	"progressMs\x12\x19\n" +
-	"\btotal_ms\x18\x06 \x01(\x03R\atotalMs\"\xa1\x01\n" +
+	"\btotal_ms\x18\x06 \x01(\x03R\atotalMs\x12\x10\n" +
+	"\x03env\x18\a \x01(\fR\x03env\"\xa1\x01\n" +
 	"\x05Start\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
@@ -2451,11 +2823,12 @@ const file_session_proto_rawDesc = "" +
 	"\bgrace_ms\x18\x03 \x01(\x03R\agraceMs\x12\x10\n" +
 	"\x03why\x18\x04 \x01(\tR\x03why\"6\n" +
 	"\bEndedAck\x12*\n" +
-	"\x03key\x18\x01 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\"K\n" +
+	"\x03key\x18\x01 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\"]\n" +
 	"\aRelease\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\rR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xb3\x01\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
+	"\x03env\x18\x04 \x01(\fR\x03env\"\xb3\x01\n" +
 	"\x06Answer\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x19\n" +
@@ -2477,7 +2850,18 @@ const file_session_proto_rawDesc = "" +
 	"\aUNKNOWN\x10\x00\x12\b\n" +
 	"\x04NONE\x10\x01\x12\b\n" +
 	"\x04HOST\x10\x02\x12\t\n" +
-	"\x05AGENT\x10\x03\"F\n" +
+	"\x05AGENT\x10\x03\"[\n" +
+	"\x05Enter\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\rR\x03job\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
+	"\x03env\x18\x04 \x01(\fR\x03env\"W\n" +
+	"\tConfigure\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1a\n" +
+	"\bprograms\x18\x02 \x01(\fR\bprograms\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\"#\n" +
+	"\vCheckHealth\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"F\n" +
 	"\bPrecache\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06images\x18\x02 \x03(\tR\x06images\x12\x12\n" +
@@ -2499,7 +2883,7 @@ func file_session_proto_rawDescGZIP() []byte {
 }
 
 var file_session_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_session_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_session_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_session_proto_goTypes = []any{
 	(StepState_Phase)(0),      // 0: gangway.wire.v1.StepState.Phase
 	(Probed_Reach)(0),         // 1: gangway.wire.v1.Probed.Reach
@@ -2514,22 +2898,26 @@ var file_session_proto_goTypes = []any{
 	(*Started)(nil),           // 10: gangway.wire.v1.Started
 	(*Ended)(nil),             // 11: gangway.wire.v1.Ended
 	(*Cleaned)(nil),           // 12: gangway.wire.v1.Cleaned
-	(*Precached)(nil),         // 13: gangway.wire.v1.Precached
-	(*Signalled)(nil),         // 14: gangway.wire.v1.Signalled
-	(*Inventory)(nil),         // 15: gangway.wire.v1.Inventory
-	(*Welcome)(nil),           // 16: gangway.wire.v1.Welcome
-	(*Prepare)(nil),           // 17: gangway.wire.v1.Prepare
-	(*Start)(nil),             // 18: gangway.wire.v1.Start
-	(*Renew)(nil),             // 19: gangway.wire.v1.Renew
-	(*Signal)(nil),            // 20: gangway.wire.v1.Signal
-	(*Kill)(nil),              // 21: gangway.wire.v1.Kill
-	(*EndedAck)(nil),          // 22: gangway.wire.v1.EndedAck
-	(*Release)(nil),           // 23: gangway.wire.v1.Release
-	(*Answer)(nil),            // 24: gangway.wire.v1.Answer
-	(*Member)(nil),            // 25: gangway.wire.v1.Member
-	(*Probe)(nil),             // 26: gangway.wire.v1.Probe
-	(*Probed)(nil),            // 27: gangway.wire.v1.Probed
-	(*Precache)(nil),          // 28: gangway.wire.v1.Precache
+	(*Entered)(nil),           // 13: gangway.wire.v1.Entered
+	(*Precached)(nil),         // 14: gangway.wire.v1.Precached
+	(*Signalled)(nil),         // 15: gangway.wire.v1.Signalled
+	(*Inventory)(nil),         // 16: gangway.wire.v1.Inventory
+	(*Welcome)(nil),           // 17: gangway.wire.v1.Welcome
+	(*Prepare)(nil),           // 18: gangway.wire.v1.Prepare
+	(*Start)(nil),             // 19: gangway.wire.v1.Start
+	(*Renew)(nil),             // 20: gangway.wire.v1.Renew
+	(*Signal)(nil),            // 21: gangway.wire.v1.Signal
+	(*Kill)(nil),              // 22: gangway.wire.v1.Kill
+	(*EndedAck)(nil),          // 23: gangway.wire.v1.EndedAck
+	(*Release)(nil),           // 24: gangway.wire.v1.Release
+	(*Answer)(nil),            // 25: gangway.wire.v1.Answer
+	(*Member)(nil),            // 26: gangway.wire.v1.Member
+	(*Probe)(nil),             // 27: gangway.wire.v1.Probe
+	(*Probed)(nil),            // 28: gangway.wire.v1.Probed
+	(*Enter)(nil),             // 29: gangway.wire.v1.Enter
+	(*Configure)(nil),         // 30: gangway.wire.v1.Configure
+	(*CheckHealth)(nil),       // 31: gangway.wire.v1.CheckHealth
+	(*Precache)(nil),          // 32: gangway.wire.v1.Precache
 }
 var file_session_proto_depIdxs = []int32{
 	5,  // 0: gangway.wire.v1.AgentMessage.hello:type_name -> gangway.wire.v1.Hello
@@ -2539,46 +2927,50 @@ var file_session_proto_depIdxs = []int32{
 	10, // 4: gangway.wire.v1.AgentMessage.started:type_name -> gangway.wire.v1.Started
 	11, // 5: gangway.wire.v1.AgentMessage.ended:type_name -> gangway.wire.v1.Ended
 	12, // 6: gangway.wire.v1.AgentMessage.cleaned:type_name -> gangway.wire.v1.Cleaned
-	13, // 7: gangway.wire.v1.AgentMessage.precached:type_name -> gangway.wire.v1.Precached
-	15, // 8: gangway.wire.v1.AgentMessage.inventory:type_name -> gangway.wire.v1.Inventory
-	14, // 9: gangway.wire.v1.AgentMessage.signalled:type_name -> gangway.wire.v1.Signalled
-	27, // 10: gangway.wire.v1.AgentMessage.probed:type_name -> gangway.wire.v1.Probed
-	16, // 11: gangway.wire.v1.ControllerMessage.welcome:type_name -> gangway.wire.v1.Welcome
-	17, // 12: gangway.wire.v1.ControllerMessage.prepare:type_name -> gangway.wire.v1.Prepare
-	18, // 13: gangway.wire.v1.ControllerMessage.start:type_name -> gangway.wire.v1.Start
-	19, // 14: gangway.wire.v1.ControllerMessage.renew:type_name -> gangway.wire.v1.Renew
-	20, // 15: gangway.wire.v1.ControllerMessage.signal:type_name -> gangway.wire.v1.Signal
-	21, // 16: gangway.wire.v1.ControllerMessage.kill:type_name -> gangway.wire.v1.Kill
-	22, // 17: gangway.wire.v1.ControllerMessage.ended_ack:type_name -> gangway.wire.v1.EndedAck
-	23, // 18: gangway.wire.v1.ControllerMessage.release:type_name -> gangway.wire.v1.Release
-	28, // 19: gangway.wire.v1.ControllerMessage.precache:type_name -> gangway.wire.v1.Precache
-	24, // 20: gangway.wire.v1.ControllerMessage.answer:type_name -> gangway.wire.v1.Answer
-	26, // 21: gangway.wire.v1.ControllerMessage.probe:type_name -> gangway.wire.v1.Probe
-	6,  // 22: gangway.wire.v1.Hello.steps:type_name -> gangway.wire.v1.StepState
-	2,  // 23: gangway.wire.v1.StepState.key:type_name -> gangway.wire.v1.StepKey
-	0,  // 24: gangway.wire.v1.StepState.phase:type_name -> gangway.wire.v1.StepState.Phase
-	2,  // 25: gangway.wire.v1.Progress.key:type_name -> gangway.wire.v1.StepKey
-	2,  // 26: gangway.wire.v1.Prepared.key:type_name -> gangway.wire.v1.StepKey
-	2,  // 27: gangway.wire.v1.Started.key:type_name -> gangway.wire.v1.StepKey
-	2,  // 28: gangway.wire.v1.Signalled.key:type_name -> gangway.wire.v1.StepKey
-	2,  // 29: gangway.wire.v1.Welcome.keep:type_name -> gangway.wire.v1.StepKey
-	2,  // 30: gangway.wire.v1.Welcome.ended:type_name -> gangway.wire.v1.StepKey
-	2,  // 31: gangway.wire.v1.Prepare.key:type_name -> gangway.wire.v1.StepKey
-	2,  // 32: gangway.wire.v1.Start.key:type_name -> gangway.wire.v1.StepKey
-	2,  // 33: gangway.wire.v1.Renew.key:type_name -> gangway.wire.v1.StepKey
-	2,  // 34: gangway.wire.v1.Signal.key:type_name -> gangway.wire.v1.StepKey
-	2,  // 35: gangway.wire.v1.Kill.key:type_name -> gangway.wire.v1.StepKey
-	2,  // 36: gangway.wire.v1.EndedAck.key:type_name -> gangway.wire.v1.StepKey
-	25, // 37: gangway.wire.v1.Answer.members:type_name -> gangway.wire.v1.Member
-	25, // 38: gangway.wire.v1.Probe.node:type_name -> gangway.wire.v1.Member
-	1,  // 39: gangway.wire.v1.Probed.reach:type_name -> gangway.wire.v1.Probed.Reach
-	3,  // 40: gangway.wire.v1.Controller.Session:input_type -> gangway.wire.v1.AgentMessage
-	4,  // 41: gangway.wire.v1.Controller.Session:output_type -> gangway.wire.v1.ControllerMessage
-	41, // [41:42] is the sub-list for method output_type
-	40, // [40:41] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	14, // 7: gangway.wire.v1.AgentMessage.precached:type_name -> gangway.wire.v1.Precached
+	16, // 8: gangway.wire.v1.AgentMessage.inventory:type_name -> gangway.wire.v1.Inventory
+	15, // 9: gangway.wire.v1.AgentMessage.signalled:type_name -> gangway.wire.v1.Signalled
+	28, // 10: gangway.wire.v1.AgentMessage.probed:type_name -> gangway.wire.v1.Probed
+	13, // 11: gangway.wire.v1.AgentMessage.entered:type_name -> gangway.wire.v1.Entered
+	17, // 12: gangway.wire.v1.ControllerMessage.welcome:type_name -> gangway.wire.v1.Welcome
+	18, // 13: gangway.wire.v1.ControllerMessage.prepare:type_name -> gangway.wire.v1.Prepare
+	19, // 14: gangway.wire.v1.ControllerMessage.start:type_name -> gangway.wire.v1.Start
+	20, // 15: gangway.wire.v1.ControllerMessage.renew:type_name -> gangway.wire.v1.Renew
+	21, // 16: gangway.wire.v1.ControllerMessage.signal:type_name -> gangway.wire.v1.Signal
+	22, // 17: gangway.wire.v1.ControllerMessage.kill:type_name -> gangway.wire.v1.Kill
+	23, // 18: gangway.wire.v1.ControllerMessage.ended_ack:type_name -> gangway.wire.v1.EndedAck
+	24, // 19: gangway.wire.v1.ControllerMessage.release:type_name -> gangway.wire.v1.Release
+	32, // 20: gangway.wire.v1.ControllerMessage.precache:type_name -> gangway.wire.v1.Precache
+	25, // 21: gangway.wire.v1.ControllerMessage.answer:type_name -> gangway.wire.v1.Answer
+	27, // 22: gangway.wire.v1.ControllerMessage.probe:type_name -> gangway.wire.v1.Probe
+	29, // 23: gangway.wire.v1.ControllerMessage.enter:type_name -> gangway.wire.v1.Enter
+	31, // 24: gangway.wire.v1.ControllerMessage.check_health:type_name -> gangway.wire.v1.CheckHealth
+	30, // 25: gangway.wire.v1.ControllerMessage.configure:type_name -> gangway.wire.v1.Configure
+	6,  // 26: gangway.wire.v1.Hello.steps:type_name -> gangway.wire.v1.StepState
+	2,  // 27: gangway.wire.v1.StepState.key:type_name -> gangway.wire.v1.StepKey
+	0,  // 28: gangway.wire.v1.StepState.phase:type_name -> gangway.wire.v1.StepState.Phase
+	2,  // 29: gangway.wire.v1.Progress.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 30: gangway.wire.v1.Prepared.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 31: gangway.wire.v1.Started.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 32: gangway.wire.v1.Signalled.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 33: gangway.wire.v1.Welcome.keep:type_name -> gangway.wire.v1.StepKey
+	2,  // 34: gangway.wire.v1.Welcome.ended:type_name -> gangway.wire.v1.StepKey
+	2,  // 35: gangway.wire.v1.Prepare.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 36: gangway.wire.v1.Start.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 37: gangway.wire.v1.Renew.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 38: gangway.wire.v1.Signal.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 39: gangway.wire.v1.Kill.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 40: gangway.wire.v1.EndedAck.key:type_name -> gangway.wire.v1.StepKey
+	26, // 41: gangway.wire.v1.Answer.members:type_name -> gangway.wire.v1.Member
+	26, // 42: gangway.wire.v1.Probe.node:type_name -> gangway.wire.v1.Member
+	1,  // 43: gangway.wire.v1.Probed.reach:type_name -> gangway.wire.v1.Probed.Reach
+	3,  // 44: gangway.wire.v1.Controller.Session:input_type -> gangway.wire.v1.AgentMessage
+	4,  // 45: gangway.wire.v1.Controller.Session:output_type -> gangway.wire.v1.ControllerMessage
+	45, // [45:46] is the sub-list for method output_type
+	44, // [44:45] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_session_proto_init() }
@@ -2598,6 +2990,7 @@ func file_session_proto_init() {
 		(*AgentMessage_Inventory)(nil),
 		(*AgentMessage_Signalled)(nil),
 		(*AgentMessage_Probed)(nil),
+		(*AgentMessage_Entered)(nil),
 	}
 	file_session_proto_msgTypes[2].OneofWrappers = []any{
 		(*ControllerMessage_Welcome)(nil),
@@ -2611,6 +3004,9 @@ func file_session_proto_init() {
 		(*ControllerMessage_Precache)(nil),
 		(*ControllerMessage_Answer)(nil),
 		(*ControllerMessage_Probe)(nil),
+		(*ControllerMessage_Enter)(nil),
+		(*ControllerMessage_CheckHealth)(nil),
+		(*ControllerMessage_Configure)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2618,7 +3014,7 @@ func file_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_session_proto_rawDesc), len(file_session_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   27,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -70,6 +70,7 @@ type Agent struct {
 	lease    *holding      // nil: the node cannot be cut off
 	saidCut  bool          // Hello said that ranks were ended since
 	patience time.Duration // with images that are fetched
+	programs programs      // of administrators
 }
 
 // held is a life with who does what it says.
@@ -92,7 +93,7 @@ func New(o Options) *Agent {
 	return &Agent{
 		Options: o, instance: rand.Text(), boot: o.Ground.Boot(), inputs: newQueue[any](),
 		steps: map[job.StepKey]*held{}, releases: map[release]*releasing{},
-		stray: map[release]bool{}, images: newInventory(o.Store), patience: fetchPatience,
+		stray: map[release]bool{}, images: newInventory(o.Store), patience: fetchPatience, programs: programs{stays: map[release]*stay{}},
 	}
 }
 
@@ -113,9 +114,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	if m, ok := a.Ground.(*machine); ok {
 		defer m.workers.Wait()
 	}
+	defer a.programs.group.Wait()
 	defer cancel()
 	if a.Orphans != nil {
 		go a.Orphans.Watch(ctx)
+	}
+	if err := a.findStays(); err != nil {
+		return err
 	}
 	if err := a.Begin(ctx); err != nil {
 		return err
@@ -207,7 +212,11 @@ func (a *Agent) input(ctx context.Context, in any) {
 	case sayIn:
 		a.say(in.message)
 	case cleanedIn:
-		a.cleaned(in)
+		a.toStay(ctx, in.release, emptyIn{in.left, len(a.programs.Epilog) > 0})
+	case stayIn:
+		a.toStay(ctx, in.release, in.in)
+	case checkedIn:
+		a.programs.checking = false
 	case cutOffIn:
 		a.cutOff(ctx, in.spans)
 	case holdIn:

@@ -49,7 +49,8 @@ func (a *Agent) findStep(h *held) {
 	left := h.work.hands.Left()
 	switch {
 	case left.End != nil && !left.Alive:
-		a.happen(h, foundIn{*left.End})
+		s := a.programs.stays[attemptOf(h.key)]
+		a.happen(h, foundIn{*left.End, s != nil && s.fault != nil && left.End.Start == 0})
 	case left.Alive:
 		in := adoptIn{}
 		if left.Intended {

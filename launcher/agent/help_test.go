@@ -201,6 +201,8 @@ type master struct {
 	session wire.Controller_SessionServer
 	server  *grpc.Server
 	other   bool // speaks another protocol
+	// programs are those that agents are told to run.
+	programs []byte
 }
 
 func newMaster(t *testing.T, dir string) *master { return newMasterOf(t, dir, false) }
@@ -258,6 +260,7 @@ func (m *master) Session(s wire.Controller_SessionServer) error {
 		}
 		w := &wire.Welcome{Protocol: 1, Epoch: 3, HeartbeatMs: 100}
 		m.mu.Lock()
+		w.Programs = m.programs
 		m.session = s
 		for _, k := range m.ended {
 			w.Ended = append(w.Ended, wire.KeyOf(k))

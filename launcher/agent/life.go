@@ -17,6 +17,10 @@ type life struct {
 	node  string
 	phase phase
 
+	held    *launchDo // what waits for the prolog
+	refused bool      // the prolog has failed
+	never   bool      // launched
+
 	begun    time.Time     // of the prepare
 	progress time.Time     // when the supervisor last had any
 	patience time.Duration // without progress; 0: for ever
@@ -52,9 +56,14 @@ type (
 	prepareIn struct {
 		spec                   *job.StepSpec
 		lease, patience, total time.Duration
+		wait                   bool // for the prolog: readyIn comes
 	}
-	adoptIn  struct{ intent *control.Start } // a supervisor of an earlier agent is there
-	foundIn  struct{ end job.StepEnd }       // an end of an earlier agent is there; the supervisor is gone
+	readyIn readyDo                         // the prolog has ended, and by which fault
+	adoptIn struct{ intent *control.Start } // a supervisor of an earlier agent is there
+	foundIn struct {
+		end     job.StepEnd // of an earlier agent is there; the supervisor is gone
+		refused bool        // because the prolog has failed
+	}
 	startIn  struct{ start control.Start }
 	renewIn  struct{ lease time.Duration }
 	signalIn struct {
@@ -115,8 +124,10 @@ func (l life) step(in any, now time.Time) (life, []any) {
 		}
 		return l, []any{adoptDo{}}
 	case foundIn:
-		l.phase, l.end, l.gone, l.started = ended, in.end, true, in.end.Start
+		l.phase, l.end, l.gone, l.started, l.refused = ended, in.end, true, in.end.Start, in.refused
 		return l, nil
+	case readyIn:
+		return l.ready(in, now)
 	case startIn:
 		return l.begin(in.start)
 	case renewIn:
@@ -145,11 +156,13 @@ func (l life) step(in any, now time.Time) (life, []any) {
 	case tickIn:
 		return l.tick(now)
 	case eventIn:
-		return l.event(in.event, now)
+		if l.held == nil { // else there is nobody who could say it
+			return l.event(in.event, now)
+		}
 	case goneIn:
 		return l.over(in.end, now)
 	case failedIn:
-		l.gone = true
+		l.gone, l.held = true, nil
 		if l.phase == ended {
 			return l, l.discard()
 		}
@@ -166,7 +179,32 @@ func (l life) prepare(in prepareIn, now time.Time) (life, []any) {
 		return l, l.restate()
 	}
 	l.phase, l.begun, l.progress, l.patience, l.total, l.doing = preparing, now, now, in.patience, in.total, "start"
-	return l, []any{l.sayProgress(0, 0), launchDo{in.spec, in.lease}}
+	do := launchDo{in.spec, in.lease}
+	if in.wait {
+		l.held, l.doing = &do, "prolog"
+		return l, []any{l.sayProgress(0, 0)}
+	}
+	return l, []any{l.sayProgress(0, 0), do}
+}
+
+// ready launches what has waited for the prolog, or ends it.
+func (l life) ready(in readyIn, now time.Time) (life, []any) {
+	if l.held == nil {
+		return l, nil
+	}
+	if in.fault != nil {
+		l.refused = in.refused
+		return l.unlaunched(in.fault, now)
+	}
+	do := *l.held
+	l.held, l.progress, l.doing = nil, now, "start"
+	return l, []any{l.sayProgress(0, 0), do}
+}
+
+// unlaunched is the end of what was never launched.
+func (l life) unlaunched(f *job.Fault, now time.Time) (life, []any) {
+	l.held, l.gone, l.never = nil, true, true
+	return l.finish(l.ending(f, now), true)
 }
 
 // begin lets the ranks go. The supervisor starts them once, however often it is told.
@@ -188,6 +226,9 @@ func (l life) kill(in killIn, now time.Time) (life, []any) {
 	if l.fault == nil {
 		l.fault = in.fault
 	}
+	if l.held != nil {
+		return l.unlaunched(&job.Fault{What: in.why}, now)
+	}
 	if by := now.Add(in.grace + cmp.Or(in.slack, slack)); l.destroy.IsZero() || by.Before(l.destroy) {
 		l.destroy = by
 	}
@@ -207,7 +248,7 @@ func (l life) tick(now time.Time) (life, []any) {
 	}
 	why := ""
 	switch {
-	case l.patience > 0 && now.Sub(l.progress) > l.patience:
+	case l.patience > 0 && l.held == nil && now.Sub(l.progress) > l.patience: // a prolog may take its time
 		why = fmt.Sprintf("no progress for %s in its phase %q", l.patience, l.doing)
 	case l.total > 0 && now.Sub(l.begun) > l.total:
 		why = fmt.Sprintf("it took longer than %s; it was in its phase %q", l.total, l.doing)
@@ -244,7 +285,7 @@ func (l life) event(e control.Event, now time.Time) (life, []any) {
 // over is the end of the supervisor. If it did not say how its ranks ended, nobody knows;
 // if it did not say that nothing is left of them, that is looked for.
 func (l life) over(end *job.StepEnd, now time.Time) (life, []any) {
-	l.gone = true
+	l.gone, l.held = true, nil
 	if l.phase == ended && l.clean {
 		return l, l.discard()
 	}
@@ -276,7 +317,7 @@ func (l life) finish(end job.StepEnd, ours bool) (life, []any) {
 	}
 	l.phase, l.end = ended, end
 	var do []any
-	if l.gone {
+	if l.gone && !l.never {
 		do = append(do, destroyDo{})
 	}
 	if ours {

@@ -35,6 +35,8 @@ func TestLife(t *testing.T) {
 	over := control.Event{Ended: &job.StepEnd{Key: key(), Node: "n1", Start: 5, End: 9}}
 	left := control.Event{Ended: over.Ended, Left: "processes [7]"}
 	born := prepareIn{spec: &job.StepSpec{}, patience: time.Minute}
+	waits := born
+	waits.wait = true
 	for _, c := range []struct {
 		name string
 		in   []any
@@ -65,10 +67,18 @@ func TestLife(t *testing.T) {
 		{"signal before the start", []any{born, eventIn{ready}, signalIn{10, 1}}, []string{"tellDo"}},
 		{"signal is there", []any{born, signalIn{10, 1}, signalledIn{1}}, []string{"AgentMessage_Signalled"}},
 		{"signal after the end", []any{born, eventIn{over}, signalIn{10, 1}}, nil},
-		{"kill what is over", []any{foundIn{job.StepEnd{}}, killIn{}}, []string{"AgentMessage_Ended"}},
-		{"found", []any{foundIn{job.StepEnd{}}}, nil},
-		{"found and acknowledged", []any{foundIn{job.StepEnd{}}, ackIn{}}, []string{"discardDo"}},
+		{"kill what is over", []any{foundIn{end: job.StepEnd{}}, killIn{}}, []string{"AgentMessage_Ended"}},
+		{"found", []any{foundIn{end: job.StepEnd{}}}, nil},
+		{"found and acknowledged", []any{foundIn{end: job.StepEnd{}}, ackIn{}}, []string{"discardDo"}},
 		{"adopted", []any{adoptIn{intent: &control.Start{}}, eventIn{ready}, eventIn{begun}, restateIn{}}, []string{"AgentMessage_Prepared", "AgentMessage_Started"}},
+		{"waits for the prolog", []any{waits}, []string{"AgentMessage_Progress"}},
+		{"waits, sent again", []any{waits, waits}, []string{"AgentMessage_Progress"}},
+		{"the prolog has run", []any{waits, readyIn{}}, []string{"AgentMessage_Progress", "launchDo"}},
+		{"the prolog has run, and said again", []any{waits, readyIn{}, readyIn{}}, nil},
+		{"the prolog has failed", []any{waits, readyIn{fault: &job.Fault{}, refused: true}}, []string{"settleDo", "AgentMessage_Ended"}},
+		{"the prolog has failed, acknowledged", []any{waits, readyIn{fault: &job.Fault{}}, ackIn{}}, []string{"discardDo"}},
+		{"killed while it waits", []any{waits, killIn{}}, []string{"settleDo", "AgentMessage_Ended"}},
+		{"killed while it waits, and then the prolog ends", []any{waits, killIn{}, readyIn{}}, nil},
 		{"adopted and not started", []any{adoptIn{intent: &control.Start{}}, eventIn{ready}, startIn{}}, []string{"beginDo"}},
 	} {
 		l, todo := life{key: key(), node: "n1"}, []any(nil)
@@ -154,7 +164,7 @@ func TestLifeRandom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := life{key: key(), node: "n1"}
 		now := time.Unix(1_700_000_000, 0)
-		launched, acked, gone := 0, false, false
+		launched, acked, gone := 0, false, false // gone: also where it was never there
 		var end *job.StepEnd
 		for range rapid.IntRange(1, 40).Draw(t, "length") {
 			in := randomInput(t)
@@ -169,10 +179,13 @@ func TestLifeRandom(t *testing.T) {
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(2*time.Minute)).Draw(t, "pause")))
 			var todo []any
 			l, todo = l.step(in, now)
+			gone = gone || l.never
 			for _, do := range todo {
 				switch do := do.(type) {
 				case launchDo:
-					launched++
+					if launched++; l.held != nil || l.phase != preparing {
+						t.Fatalf("launched in phase %d by %T", l.phase, in)
+					}
 				case beginDo:
 					if before.phase != prepared && before.phase != starting {
 						t.Fatalf("started in phase %d by %T", before.phase, in)
@@ -208,6 +221,9 @@ func randomInput(t *rapid.T) any {
 	fault := job.Fault{What: "it is so"}
 	return rapid.SampledFrom([]any{
 		prepareIn{spec: &job.StepSpec{}, patience: time.Minute},
+		prepareIn{spec: &job.StepSpec{}, patience: time.Minute, wait: true},
+		readyIn{},
+		readyIn{fault: &fault, refused: true},
 		startIn{},
 		renewIn{time.Second},
 		signalIn{15, 7},

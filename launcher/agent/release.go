@@ -35,10 +35,11 @@ const releasePatience = 10 * time.Second
 
 // release ends what an attempt still has here. That nothing is left is said by
 // driveReleases.
-func (a *Agent) release(r release) {
+func (a *Agent) release(ctx context.Context, r release, env []byte) {
 	if a.releases[r] != nil {
 		return
 	}
+	a.toStay(ctx, r, leaveIn{envOf(env)})
 	a.releases[r] = &releasing{since: a.Ground.Now()}
 	for h := range a.all {
 		if attemptOf(h.key) == r && h.phase != ended {
@@ -62,13 +63,16 @@ func (a *Agent) driveReleases(ctx context.Context) {
 			a.Ground.Search(ctx, r.job, r.attempt, a.lingering(r), func(left string) { a.inputs.put(cleanedIn{r, left}) })
 			continue
 		}
-		a.cleaned(cleanedIn{r, ""})
+		a.toStay(ctx, r, emptyIn{"", len(a.programs.Epilog) > 0})
 	}
 }
 
 // waits says whether a release has to wait for steps. What does not end in time is
 // looked for as what is left by others.
 func (a *Agent) waits(r release, state *releasing) bool {
+	if s := a.programs.stays[r]; s != nil && s.prolog == going {
+		return true // it ends by itself, before the epilog begins
+	}
 	for key, h := range a.steps {
 		if attemptOf(key) != r {
 			continue
@@ -98,11 +102,12 @@ func (a *Agent) lingering(r release) []job.StepKey {
 	return spare
 }
 
-// cleaned says that nothing is left. A controller that was away asks again.
-func (a *Agent) cleaned(in cleanedIn) {
-	delete(a.releases, in.release)
-	delete(a.stray, in.release)
+// cleaned says that nothing is left, and whether the node is to take nothing new. A controller
+// that was away asks again.
+func (a *Agent) cleaned(r release, left, drain string) {
+	delete(a.releases, r)
+	delete(a.stray, r)
 	a.say(&wire.AgentMessage{Message: &wire.AgentMessage_Cleaned{Cleaned: &wire.Cleaned{
-		Job: uint32(in.release.job), Attempt: int32(in.release.attempt), Left: in.left,
+		Job: uint32(r.job), Attempt: int32(r.attempt), Left: left, Drain: drain,
 	}}})
 }

@@ -33,7 +33,13 @@ func (l life) saySignalled(id uint64) sayDo {
 	}}}}
 }
 
-func (l life) sayEnded() sayDo { return sayEnd(l.end) }
+func (l life) sayEnded() sayDo {
+	say := sayEnd(l.end)
+	if l.refused {
+		say.message.GetEnded().Drain = prologError
+	}
+	return say
+}
 
 func sayEnd(end job.StepEnd) sayDo {
 	return sayDo{&wire.AgentMessage{Message: &wire.AgentMessage_Ended{Ended: &wire.Ended{End: mustJSON(end)}}}}

@@ -181,7 +181,19 @@ func (a *Agent) message(ctx context.Context, m *wire.ControllerMessage) {
 		}
 	case *wire.ControllerMessage_Release:
 		if a.seen(ctx, m.Release.Epoch) {
-			a.release(release{job.ID(m.Release.Job), int(m.Release.Attempt)})
+			a.release(ctx, release{job.ID(m.Release.Job), int(m.Release.Attempt)}, m.Release.Env)
+		}
+	case *wire.ControllerMessage_Enter:
+		if a.seen(ctx, m.Enter.Epoch) {
+			a.enter(ctx, release{job.ID(m.Enter.Job), int(m.Enter.Attempt)}, m.Enter.Env, true)
+		}
+	case *wire.ControllerMessage_Configure:
+		if a.seen(ctx, m.Configure.Epoch) {
+			a.setPrograms(ctx, m.Configure.Programs, m.Configure.Address)
+		}
+	case *wire.ControllerMessage_CheckHealth:
+		if a.seen(ctx, m.CheckHealth.Epoch) {
+			a.checkHealth(ctx)
 		}
 	case *wire.ControllerMessage_Precache:
 		go a.precache(ctx, m.Precache)
@@ -211,6 +223,7 @@ func (a *Agent) welcome(ctx context.Context, w *wire.Welcome) {
 	if a.saidCut {
 		a.lease.setCut(false)
 	}
+	a.setPrograms(ctx, w.Programs, w.Address)
 	fate := map[job.StepKey]any{}
 	for _, k := range w.Keep {
 		fate[k.Of()] = restateIn{}
@@ -241,7 +254,11 @@ func (a *Agent) prepare(ctx context.Context, m *wire.Prepare) {
 	if a.Hosts != nil {
 		spec.Controller = a.Hosts.Public
 	}
-	a.happen(h, prepareIn{&spec, ms(m.LeaseMs), ms(m.ProgressMs), ms(m.TotalMs)})
+	waits := a.waitsForProlog(attemptOf(key))
+	a.happen(h, prepareIn{&spec, ms(m.LeaseMs), ms(m.ProgressMs), ms(m.TotalMs), waits})
+	if waits {
+		a.enter(ctx, attemptOf(key), m.Env, false)
+	}
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -83,7 +83,11 @@ func (s *supervisor) Intend(ctx context.Context, start control.Start) error {
 
 // Settle implements Hands.
 func (s *supervisor) Settle(end job.StepEnd) {
-	if err := writeJSON(context.Background(), s.file(control.EndFile), end); err != nil {
+	err := os.MkdirAll(s.dir, 0o700) // a step that was never launched has none
+	if err == nil {
+		err = writeJSON(context.Background(), s.file(control.EndFile), end)
+	}
+	if err != nil {
 		s.log.Error("end of step is not on disk", "step", s.key, "err", err)
 	}
 }

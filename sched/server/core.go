@@ -289,6 +289,7 @@ func (c *core) tick() {
 		}
 	}
 	c.tickHolders()
+	c.tickHealth()
 	c.tickSettle()
 	c.prefetch()
 	if c.now >= c.forgot.Add(job.Minute) {

@@ -85,7 +85,7 @@ func (d *differ) settings() {
 			continue
 		}
 		a := api.ConfigChange{Kind: api.KindSettings, What: api.WhatChanged, Fate: api.FateRestart, Fields: []api.FieldChange{f}}
-		if f.Name == "SuspectAfter" || f.Name == "LostAfter" {
+		if f.Name == "SuspectAfter" || f.Name == "LostAfter" || f.Name == "Programs" {
 			a.Fate = api.FateNow
 		}
 		d.all = append(d.all, amendment{ConfigChange: a})

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -91,11 +90,7 @@ func newWorld(t testing.TB, nodes int) *world {
 	for _, n := range w.cluster.Nodes {
 		w.agents[n.Name] = newFakeAgent(w, n)
 	}
-	w.until("all nodes are idle", func() bool {
-		var page api.Page[api.Node]
-		w.get("/v1/nodes", &page)
-		return !slices.ContainsFunc(page.Items, func(n api.Node) bool { return n.StateText != "idle" })
-	})
+	w.idle()
 	return w
 }
 
@@ -177,11 +172,7 @@ func (w *world) renew() {
 		}
 	}
 	w.start()
-	w.until("all nodes are idle", func() bool {
-		var page api.Page[api.Node]
-		w.get("/v1/nodes", &page)
-		return !slices.ContainsFunc(page.Items, func(n api.Node) bool { return n.StateText != "idle" })
-	})
+	w.idle()
 }
 
 type testLog struct{ t testing.TB }
@@ -298,6 +289,9 @@ type fakeAgent struct {
 	starts   map[job.StepKey]int    // how often each was really started
 	images   map[job.StepKey]string // that were prepared
 	releases []attempt
+	envs     [][]byte                     // of releases
+	entered  []attempt                    // whose prolog it was to run
+	checks   int                          // of its health
 	fetched  []string                     // images that it was to have ready
 	script   func(*job.StepSpec) fakeStep // of steps to come
 	dirty    bool                         // it does not say that it is clean
@@ -310,6 +304,7 @@ type fakeStep struct {
 	spec    job.StepSpec
 	phase   wire.StepState_Phase
 	fault   *job.Fault    // of the prepare
+	drain   string        // with it
 	hang    bool          // in the prepare
 	runs    time.Duration // how long; 0: until it is told to end
 	at      time.Duration // how long the prepare takes
@@ -461,13 +456,17 @@ func (a *fakeAgent) message(m *wire.ControllerMessage) {
 		if !a.deaf {
 			a.finish(m.Kill.Key.Of(), 15)
 		}
+	case *wire.ControllerMessage_Enter:
+		a.entered = append(a.entered, attempt{job.ID(m.Enter.Job), int(m.Enter.Attempt)})
+	case *wire.ControllerMessage_CheckHealth:
+		a.checks++
 	case *wire.ControllerMessage_Precache:
 		a.fetched = append(a.fetched, m.Precache.Images...)
 	case *wire.ControllerMessage_EndedAck:
 		delete(a.steps, m.EndedAck.Key.Of())
 	case *wire.ControllerMessage_Release:
 		at := attempt{job.ID(m.Release.Job), int(m.Release.Attempt)}
-		a.releases = append(a.releases, at)
+		a.releases, a.envs = append(a.releases, at), append(a.envs, m.Release.Env)
 		for key := range a.steps {
 			if key.Job == at.Job && key.Attempt == at.Attempt {
 				a.finish(key, 9)
@@ -565,7 +564,7 @@ func (a *fakeAgent) restate(key job.StepKey) {
 		if err != nil {
 			a.w.t.Error(err)
 		}
-		a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Ended{Ended: &wire.Ended{End: b}}})
+		a.send(&wire.AgentMessage{Message: &wire.AgentMessage_Ended{Ended: &wire.Ended{End: b, Drain: st.drain}}})
 		return
 	}
 	if st.phase >= wire.StepState_PREPARED {

@@ -315,6 +315,7 @@ func (s *Server) getCluster(_ http.ResponseWriter, r *http.Request) (any, error)
 		declared := c.opts.Cluster
 		v := api.Cluster{
 			Name: declared.Name, Version: c.opts.Version, Now: c.now, Began: job.Time(c.began.UnixMilli()), Config: declared.Config, Network: declared.Network,
+			Programs: declared.Programs,
 		}
 		for l := range c.sched.Licenses {
 			v.Licenses = append(v.Licenses, api.LicenseUse{Name: l.Name, Total: l.Total, Used: l.Used})

@@ -25,6 +25,8 @@ type present struct {
 	cleanBy   job.Time // then the nodes are given on anyway
 	waiting   []*stepWait
 	lost      []job.StepID // steps that ran when it lost a node
+	entering  bool         // its nodes were told to run the prolog
+	entered   map[string]bool
 }
 
 // holding is who holds allocations.
@@ -49,6 +51,7 @@ func (c *core) drive(r *run) {
 	}
 	switch {
 	case r.Fate == nil:
+		c.enter(r)
 		c.ensureBatch(r)
 		c.driveWaiting(r)
 	case len(r.Steps) > 0:
@@ -144,7 +147,7 @@ func (c *core) release(r *run) {
 		}
 	}
 	left := c.unclean(r)
-	if len(left) > 0 && c.now < r.now.cleanBy {
+	if len(left) > 0 && (c.now < r.now.cleanBy || c.waitsForEpilog(left)) {
 		return
 	}
 	if len(left) > 0 {
@@ -311,7 +314,7 @@ func (c *core) lostRun(r *run) {
 
 // ensureBatch makes the batch step of a job that has a program.
 func (c *core) ensureBatch(r *run) {
-	if r.Facts.Program == nil || r.Steps[job.BatchStep] != nil {
+	if r.Facts.Program == nil || r.Steps[job.BatchStep] != nil || c.deferred(r) {
 		return
 	}
 	for _, st := range r.Done {
@@ -338,7 +341,9 @@ func (c *core) batchDone(r *run, st *step) {
 		began := res.Start > 0
 		switch {
 		case !began && r.Of.Attempt < maxAttempts:
-			f.Requeue, f.Exclude = true, res.FaultNodes
+			f.Requeue, f.Exclude = true, c.taking(res.FaultNodes)
+		case !began && len(res.FaultNodes) > 0 && len(c.taking(res.FaultNodes)) == 0:
+			f.Requeue, f.Hold = true, true // nodes that were drained one after the other
 		case began && v.Spec != nil && v.Spec.Requeue:
 			f.Requeue = true
 		case began:

@@ -30,6 +30,7 @@ type node struct {
 	probe      *probing          // nil: nobody is asked for it
 	reach      wire.Probed_Reach // what was last found
 	vanished   bool              // its agent was there when it went away
+	check      job.Time          // when its health is checked next; 0: it was not thought of
 }
 
 // heartbeatSpan is how often agents say that they are there.
@@ -193,7 +194,7 @@ func (c *core) hardware(n *node, h *wire.Hello) {
 
 // adopt sorts out which steps go on: the answer to a Hello.
 func (c *core) adopt(n *node, h *wire.Hello) {
-	w := &wire.Welcome{Protocol: wire.Protocol, Version: c.opts.Version, Epoch: c.store.Epoch(), HeartbeatMs: int64(heartbeatSpan)}
+	w := &wire.Welcome{Protocol: wire.Protocol, Version: c.opts.Version, Epoch: c.store.Epoch(), HeartbeatMs: int64(heartbeatSpan), Programs: c.programsText(), Address: c.opts.Address}
 	known := map[job.StepKey]bool{}
 	for _, s := range h.Steps {
 		key := s.Key.Of()
@@ -239,6 +240,7 @@ func (c *core) adopt(n *node, h *wire.Hello) {
 		}
 		c.sendPrepare(st, h.Node)
 	}
+	c.enterAll(h.Node)
 	for id := range c.runs {
 		c.touched[id] = true
 	}
@@ -289,11 +291,15 @@ func (c *core) cleanedBy(node string, m *wire.Cleaned) {
 		c.log.Warn("something is left of a job", "job", a.Job, "node", node, "err", m.Left)
 	}
 	if r := c.runs[a.Job]; r != nil && r.Of == a {
+		if slices.Contains(c.dirty[node], a) { // else it is said again
+			c.drain(node, m.Drain)
+		}
 		c.state.cleaned(node, a) // the end of the job says so durably
 		c.touch(a.Job)
 		return
 	}
 	if slices.Contains(c.dirty[node], a) {
+		c.drain(node, m.Drain)
 		c.emit(nodeCleaned{At: c.now, Node: node, Of: a})
 	}
 	if c.blocked(node) {
@@ -304,6 +310,7 @@ func (c *core) cleanedBy(node string, m *wire.Cleaned) {
 			c.sendPrepare(st, node)
 		}
 	}
+	c.enterAll(node)
 }
 
 func (c *core) setImages(name string, images []string) {

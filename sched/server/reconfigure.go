@@ -174,7 +174,9 @@ func (s *Server) reconfigure(r *http.Request, dry bool) (api.Reconfigured, error
 	}
 	err = s.durably(r, func(c *core) error {
 		all, _ := c.difference(want)
+		programs := c.programsText()
 		c.opts.Cluster = want
+		c.tellPrograms(programs)
 		c.carryOut(all)
 		c.unsettled = c.unsettled || want.Leaving != nil
 		c.settle = c.now

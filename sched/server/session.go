@@ -156,9 +156,12 @@ func (c *core) message(s *session, m *wire.AgentMessage) {
 			c.log.Error("read end of a step", "node", s.node, "err", err)
 			return
 		}
+		c.refusedBy(s.node, &end, m.Ended.Drain)
 		c.nodeEnd(s.node, end)
 	case *wire.AgentMessage_Cleaned:
 		c.cleanedBy(s.node, m.Cleaned)
+	case *wire.AgentMessage_Entered:
+		c.entered(s.node, m.Entered)
 	case *wire.AgentMessage_Signalled:
 		c.signalled(s.node, m.Signalled)
 	case *wire.AgentMessage_Precached:

@@ -212,7 +212,7 @@ func (c *core) sendPrepare(st *step, name string) {
 	if n == nil || n.session == nil {
 		return // it gets it when it comes
 	}
-	session, epoch := n.session, c.store.Epoch()
+	session, epoch, env := n.session, c.store.Epoch(), c.jobEnv(attempt{st.Spec.Key.Job, st.Spec.Key.Attempt}, name)
 	c.after(func() {
 		if c.commit.refused(st.Spec.Key.Job) {
 			return
@@ -226,7 +226,7 @@ func (c *core) sendPrepare(st *step, name string) {
 			return
 		}
 		session.send(&wire.ControllerMessage{Message: &wire.ControllerMessage_Prepare{Prepare: &wire.Prepare{
-			Key: wire.KeyOf(st.Spec.Key), Epoch: epoch, Spec: spec, LeaseMs: int64(leaseSpan), ProgressMs: int64(progressSpan), TotalMs: int64(prepareSpan),
+			Key: wire.KeyOf(st.Spec.Key), Epoch: epoch, Spec: spec, LeaseMs: int64(leaseSpan), ProgressMs: int64(progressSpan), TotalMs: int64(prepareSpan), Env: env,
 		}}})
 	})
 }
@@ -267,7 +267,7 @@ func (c *core) sendKill(st *step, a action) {
 
 func (c *core) sendRelease(name string, a attempt) {
 	c.send(name, &wire.ControllerMessage{Message: &wire.ControllerMessage_Release{Release: &wire.Release{
-		Job: uint32(a.Job), Attempt: int32(a.Attempt), Epoch: c.store.Epoch(),
+		Job: uint32(a.Job), Attempt: int32(a.Attempt), Epoch: c.store.Epoch(), Env: c.jobEnv(a, name),
 	}}})
 }
 

@@ -37,6 +37,7 @@ func (v *View) Config(w io.Writer, c *api.Cluster) error {
 	if c.Config.Backfill == job.None {
 		scheduler = "sched/builtin"
 	}
+	p, flags := programsOf(c)
 	maxArray, weights := c.Config.MaxArray, &c.Config.Weights
 	if maxArray == 0 {
 		maxArray = 1001
@@ -47,7 +48,11 @@ func (v *View) Config(w io.Writer, c *api.Cluster) error {
 		{"AccountingStorageType", "accounting_storage/gangway"},
 		{"BOOT_TIME", v.when(c.Began, "")},
 		{"ClusterName", c.Name},
+		{"Epilog", null(strings.Join(p.Epilog, ","))},
 		{"GangwayVersion", c.Version},
+		{"HealthCheckInterval", strconv.FormatInt(int64(p.HealthEvery/job.Second), 10) + " sec"},
+		{"HealthCheckNodeState", cmp.Or(strings.Join(p.HealthStates, ","), "ANY")},
+		{"HealthCheckProgram", null(p.Health)},
 		{"JobRequeue", "1"},
 		{"KillWait", "30 sec"},
 		{"Licenses", null(strings.Join(licenses, ","))},
@@ -60,6 +65,9 @@ func (v *View) Config(w io.Writer, c *api.Cluster) error {
 		{"PriorityWeightAge", number(weights.Age)},
 		{"PriorityWeightJobSize", number(weights.Size)},
 		{"PriorityWeightPartition", number(weights.Partition)},
+		{"Prolog", null(strings.Join(p.Prolog, ","))},
+		{"PrologEpilogTimeout", count(int(p.PrologTimeout/job.Second), "65534")},
+		{"PrologFlags", null(strings.Join(flags, ","))},
 		{"SchedulerType", scheduler},
 		{"SelectType", "select/cons_tres"},
 		{"SLURM_VERSION", slurm.Version},
@@ -71,6 +79,22 @@ func (v *View) Config(w io.Writer, c *api.Cluster) error {
 	b.WriteString("\nSlurmctld(primary) at localhost is UP\n")
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// programsOf are the programs that agents run, and their flags.
+func programsOf(c *api.Cluster) (p job.Programs, flags []string) {
+	if c.Programs != nil {
+		p = *c.Programs
+	}
+	for _, flag := range []struct {
+		name string
+		set  bool
+	}{{"Alloc", p.Alloc}, {"DeferBatch", p.DeferBatch}, {"Serial", p.Serial}} {
+		if flag.set {
+			flags = append(flags, flag.name)
+		}
+	}
+	return p, flags
 }
 
 // Licenses writes licences as "scontrol show licenses" does.
