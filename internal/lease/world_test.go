@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
 )
@@ -444,9 +445,9 @@ func (w *world) attempts() map[int]bool {
 // TestNeverTwo: whatever is cut, late, lost, stopped and killed, no two attempts of a job have
 // ranks at a time; and when all is well again it runs.
 func TestNeverTwo(t *testing.T) {
-	worlds, taken := 200, 0
-	if testing.Short() {
-		worlds = 50
+	worlds, taken := 60, 0
+	if os.Getenv("GANGWAY_TEST_LONG") != "" {
+		worlds = 2000
 	}
 	for seed := range uint64(worlds) {
 		w := newSim(seed)
