@@ -17,6 +17,7 @@ whole cluster of them on this machine.`,
 		Example: "gangwayd up --nodes 4",
 		Verbs: []cli.Verb{
 			upVerb,
+			topVerb,
 			initVerb,
 			controllerVerb,
 			agentVerb,
