@@ -57,7 +57,7 @@ func (c *core) newGrants() *lease.Grants {
 func (s *state) leased(name string) bool { return strings.HasPrefix(s.met[name].Socket, tlsSocket) }
 
 // followLease takes an event of leases.
-func (s *state) followLease(e any) error {
+func (s *state) followLease(e any) {
 	switch e := e.(type) {
 	case councilGiven:
 		s.councils[e.Node] = append(slices.Clone(s.councils[e.Node]), council{e.Number, e.Members})
@@ -68,7 +68,6 @@ func (s *state) followLease(e any) error {
 			s.dead[e.Of] = append(slices.Clone(s.dead[e.Of]), e.Node)
 		}
 	}
-	return nil
 }
 
 // beat answers a heartbeat of a node with a lease.

@@ -257,8 +257,6 @@ func (s *state) follow(e any) error {
 		s.cleaned(e.Node, e.Of)
 	case nodeSoiled:
 		s.soil(e.Node, e.Of)
-	case councilGiven, councilHeard, attemptDead:
-		return s.followLease(e)
 	case job.NodeSet:
 		if n := s.knownNode(e.Node.Name); n != nil {
 			*n = e.Node
@@ -286,9 +284,11 @@ func (s *state) follow(e any) error {
 	return nil
 }
 
-// followStep takes an event of a step.
+// followStep takes an event of a step, or of leases.
 func (s *state) followStep(e any) error {
 	switch e := e.(type) {
+	case councilGiven, councilHeard, attemptDead:
+		s.followLease(e)
 	case stepMade:
 		r := s.runs[e.Spec.Key.Job]
 		if r == nil || r.Of.Attempt != e.Spec.Key.Attempt {
