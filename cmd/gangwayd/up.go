@@ -159,7 +159,7 @@ func (u *upFlags) runDaemons(ctx context.Context, env *cli.Env, state *state, cl
 	if err != nil {
 		return err
 	}
-	d.start(daemonController, "controller", "--state-dir", state.dir, "--socket", state.controller(), "--wire", state.wire(), "--tell", "3")
+	d.start(daemonController, "controller", "--mode", modeUser, "--state-dir", state.dir, "--socket", state.controller(), "--wire", state.wire(), "--tell", "3")
 	for _, n := range agentsOf(cluster) {
 		d.startAgent(state, n.Name)
 	}
