@@ -25,6 +25,7 @@ const (
 	APIProtocol     = "gangway-api/1"     // HTTP: the public API, for users of a host; renewals
 	StepProtocol    = "gangway-step/1"    // HTTP: the agent's service, for the controller
 	RelayProtocol   = "gangway-relay/1"   // gRPC: what agents pass on for the controller, from node to node
+	PeerProtocol    = "gangway-peer/1"    // HTTP: what agents ask each other
 )
 
 const (

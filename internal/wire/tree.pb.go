@@ -249,7 +249,7 @@ func (x *Target) GetMac() []byte {
 // Up is what comes together. Missed are nodes that could not be reached.
 type Up struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Answers       []*Answer              `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
+	Answers       []*Reply               `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
 	Missed        []*Target              `protobuf:"bytes,2,rep,name=missed,proto3" json:"missed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -285,7 +285,7 @@ func (*Up) Descriptor() ([]byte, []int) {
 	return file_tree_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *Up) GetAnswers() []*Answer {
+func (x *Up) GetAnswers() []*Reply {
 	if x != nil {
 		return x.Answers
 	}
@@ -299,8 +299,8 @@ func (x *Up) GetMissed() []*Target {
 	return nil
 }
 
-// Answer is an AgentMessage of a node, or only says which command it has.
-type Answer struct {
+// Reply is an AgentMessage of a node, or only says which command it has.
+type Reply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	Seq           uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`   // of the node's answers in its session; each counts once
@@ -312,20 +312,20 @@ type Answer struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Answer) Reset() {
-	*x = Answer{}
+func (x *Reply) Reset() {
+	*x = Reply{}
 	mi := &file_tree_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Answer) String() string {
+func (x *Reply) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Answer) ProtoMessage() {}
+func (*Reply) ProtoMessage() {}
 
-func (x *Answer) ProtoReflect() protoreflect.Message {
+func (x *Reply) ProtoReflect() protoreflect.Message {
 	mi := &file_tree_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -337,47 +337,47 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Answer.ProtoReflect.Descriptor instead.
-func (*Answer) Descriptor() ([]byte, []int) {
+// Deprecated: Use Reply.ProtoReflect.Descriptor instead.
+func (*Reply) Descriptor() ([]byte, []int) {
 	return file_tree_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *Answer) GetNode() string {
+func (x *Reply) GetNode() string {
 	if x != nil {
 		return x.Node
 	}
 	return ""
 }
 
-func (x *Answer) GetSeq() uint64 {
+func (x *Reply) GetSeq() uint64 {
 	if x != nil {
 		return x.Seq
 	}
 	return 0
 }
 
-func (x *Answer) GetGot() uint64 {
+func (x *Reply) GetGot() uint64 {
 	if x != nil {
 		return x.Got
 	}
 	return 0
 }
 
-func (x *Answer) GetBody() []byte {
+func (x *Reply) GetBody() []byte {
 	if x != nil {
 		return x.Body
 	}
 	return nil
 }
 
-func (x *Answer) GetMac() []byte {
+func (x *Reply) GetMac() []byte {
 	if x != nil {
 		return x.Mac
 	}
 	return nil
 }
 
-func (x *Answer) GetLazy() bool {
+func (x *Reply) GetLazy() bool {
 	if x != nil {
 		return x.Lazy
 	}
@@ -403,11 +403,11 @@ const file_tree_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
 	"\x03seq\x18\x03 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05after\x18\x04 \x01(\x04R\x05after\x12\x10\n" +
-	"\x03mac\x18\x05 \x01(\fR\x03mac\"h\n" +
-	"\x02Up\x121\n" +
-	"\aanswers\x18\x01 \x03(\v2\x17.gangway.wire.v1.AnswerR\aanswers\x12/\n" +
-	"\x06missed\x18\x02 \x03(\v2\x17.gangway.wire.v1.TargetR\x06missed\"z\n" +
-	"\x06Answer\x12\x12\n" +
+	"\x03mac\x18\x05 \x01(\fR\x03mac\"g\n" +
+	"\x02Up\x120\n" +
+	"\aanswers\x18\x01 \x03(\v2\x16.gangway.wire.v1.ReplyR\aanswers\x12/\n" +
+	"\x06missed\x18\x02 \x03(\v2\x17.gangway.wire.v1.TargetR\x06missed\"y\n" +
+	"\x05Reply\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x10\n" +
 	"\x03got\x18\x03 \x01(\x04R\x03got\x12\x12\n" +
@@ -435,12 +435,12 @@ var file_tree_proto_goTypes = []any{
 	(*Forward)(nil), // 1: gangway.wire.v1.Forward
 	(*Target)(nil),  // 2: gangway.wire.v1.Target
 	(*Up)(nil),      // 3: gangway.wire.v1.Up
-	(*Answer)(nil),  // 4: gangway.wire.v1.Answer
+	(*Reply)(nil),   // 4: gangway.wire.v1.Reply
 }
 var file_tree_proto_depIdxs = []int32{
 	1, // 0: gangway.wire.v1.Down.forward:type_name -> gangway.wire.v1.Forward
 	2, // 1: gangway.wire.v1.Forward.targets:type_name -> gangway.wire.v1.Target
-	4, // 2: gangway.wire.v1.Up.answers:type_name -> gangway.wire.v1.Answer
+	4, // 2: gangway.wire.v1.Up.answers:type_name -> gangway.wire.v1.Reply
 	2, // 3: gangway.wire.v1.Up.missed:type_name -> gangway.wire.v1.Target
 	0, // 4: gangway.wire.v1.Agent.Relay:input_type -> gangway.wire.v1.Down
 	3, // 5: gangway.wire.v1.Agent.Relay:output_type -> gangway.wire.v1.Up

@@ -21,6 +21,10 @@ type Hosts struct {
 	Relays net.Listener
 	// Reach makes such a connection to another node, which is known by its certificate.
 	Reach func(ctx context.Context, node, address string) (net.Conn, error)
+	// Peers has connections of other nodes' agents, and of nobody else. DialPeer makes one to
+	// the agent of a node at an address. Nil: the node has no lease.
+	Peers    net.Listener
+	DialPeer func(ctx context.Context, node, address string) (net.Conn, error)
 	// Public is where programs of jobs reach the public API on this host: unix:PATH.
 	Public string
 }

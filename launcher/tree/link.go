@@ -22,7 +22,7 @@ const (
 
 // entry is an answer that is not known to be with the controller.
 type entry struct {
-	answer *wire.Answer
+	answer *wire.Reply
 	own    *wire.AgentMessage // of this node; nil: it only says which command is here
 	from   *downlink          // of a node below; nil: of this one
 	at     time.Time

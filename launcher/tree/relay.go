@@ -143,7 +143,7 @@ func (r *Relay) Forget(id job.ID) {
 // answer seals one of the node's own.
 func (r *Relay) answer(u *uplink, body []byte, m *wire.AgentMessage, lazy bool) {
 	r.seq++
-	a := &wire.Answer{Node: r.Node, Seq: r.seq, Got: r.got, Body: body, Lazy: lazy}
+	a := &wire.Reply{Node: r.Node, Seq: r.seq, Got: r.got, Body: body, Lazy: lazy}
 	r.Secret.SealAnswer(a)
 	if u.over {
 		u = r.session

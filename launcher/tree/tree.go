@@ -98,10 +98,10 @@ func (s Secret) openCommand(t *wire.Target, body []byte) error {
 }
 
 // SealAnswer completes an answer by its seal.
-func (s Secret) SealAnswer(a *wire.Answer) { a.Mac = s.seal(kindAnswer, a.Seq, a.Got, a.Body) }
+func (s Secret) SealAnswer(a *wire.Reply) { a.Mac = s.seal(kindAnswer, a.Seq, a.Got, a.Body) }
 
 // OpenAnswer refuses an answer that its node has not made in this session.
-func (s Secret) OpenAnswer(a *wire.Answer) error {
+func (s Secret) OpenAnswer(a *wire.Reply) error {
 	if len(s) == 0 || !hmac.Equal(a.Mac, s.seal(kindAnswer, a.Seq, a.Got, a.Body)) {
 		return errSeal
 	}

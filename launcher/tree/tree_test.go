@@ -125,8 +125,8 @@ func TestSeals(t *testing.T) {
 		edit(c)
 		return c
 	}
-	answer := func(edit func(*wire.Answer)) *wire.Answer {
-		a := &wire.Answer{Node: "n1", Seq: 3, Got: 2, Body: body}
+	answer := func(edit func(*wire.Reply)) *wire.Reply {
+		a := &wire.Reply{Node: "n1", Seq: 3, Got: 2, Body: body}
 		s.SealAnswer(a)
 		edit(a)
 		return a
@@ -134,7 +134,7 @@ func TestSeals(t *testing.T) {
 	if err := s.openCommand(target(func(*wire.Target) {}), body); err != nil {
 		t.Errorf("a command: %v", err)
 	}
-	if err := s.OpenAnswer(answer(func(*wire.Answer) {})); err != nil {
+	if err := s.OpenAnswer(answer(func(*wire.Reply) {})); err != nil {
 		t.Errorf("an answer: %v", err)
 	}
 	for name, err := range map[string]error{
@@ -145,12 +145,12 @@ func TestSeals(t *testing.T) {
 		"another session":        other.openCommand(target(func(*wire.Target) {}), body),
 		"no session":             Secret(nil).openCommand(target(func(*wire.Target) {}), body),
 		"an answer as a command": s.openCommand(target(func(c *wire.Target) { c.Mac = s.seal(kindAnswer, 3, 2, body) }), body),
-		"another answer":         s.OpenAnswer(answer(func(a *wire.Answer) { a.Body = []byte("test") })),
-		"a repeated answer":      s.OpenAnswer(answer(func(a *wire.Answer) { a.Seq++ })),
-		"more than was got":      s.OpenAnswer(answer(func(a *wire.Answer) { a.Got++ })),
-		"an answer without seal": s.OpenAnswer(answer(func(a *wire.Answer) { a.Mac = nil })),
-		"of another node":        other.OpenAnswer(answer(func(*wire.Answer) {})),
-		"of no session":          Secret(nil).OpenAnswer(answer(func(*wire.Answer) {})),
+		"another answer":         s.OpenAnswer(answer(func(a *wire.Reply) { a.Body = []byte("test") })),
+		"a repeated answer":      s.OpenAnswer(answer(func(a *wire.Reply) { a.Seq++ })),
+		"more than was got":      s.OpenAnswer(answer(func(a *wire.Reply) { a.Got++ })),
+		"an answer without seal": s.OpenAnswer(answer(func(a *wire.Reply) { a.Mac = nil })),
+		"of another node":        other.OpenAnswer(answer(func(*wire.Reply) {})),
+		"of no session":          Secret(nil).OpenAnswer(answer(func(*wire.Reply) {})),
 	} {
 		if err == nil {
 			t.Errorf("%s: it is taken", name)

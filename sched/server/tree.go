@@ -261,6 +261,7 @@ func (c *core) relayed(by *session, up *wire.Up) {
 		}
 		s.has(a.Got)
 		n.seen = c.now
+		c.leases.Seen(a.Node, c.steady())
 		if len(a.Body) == 0 {
 			continue
 		}

@@ -201,8 +201,8 @@ func TestTreeForged(t *testing.T) {
 	over := body(&wire.AgentMessage{Message: &wire.AgentMessage_Ended{Ended: &wire.Ended{
 		End: []byte(`{"Key":{"Job":1,"Attempt":1,"Step":0,"Try":1},"Node":"n2"}`), Key: wire.KeyOf(s.Key),
 	}}})
-	sealed := func(key tree.Secret, seq uint64, b []byte) *wire.Answer {
-		a := &wire.Answer{Node: "n2", Seq: seq, Body: b}
+	sealed := func(key tree.Secret, seq uint64, b []byte) *wire.Reply {
+		a := &wire.Reply{Node: "n2", Seq: seq, Body: b}
 		key.SealAnswer(a)
 		return a
 	}
@@ -217,37 +217,37 @@ func TestTreeForged(t *testing.T) {
 	beat := sealed(of.secret, 9000, body(&wire.AgentMessage{Message: &wire.AgentMessage_Heartbeat{Heartbeat: &wire.Heartbeat{FreeMemory: 77}}}))
 	changed := proto.CloneOf(beat)
 	changed.Body = over
-	for name, a := range map[string]*wire.Answer{
+	for name, a := range map[string]*wire.Reply{
 		"without a seal":              {Node: "n2", Seq: 9001, Body: over},
 		"by another's secret":         sealed(by.secret, 9002, over),
 		"by no secret":                sealed(nil, 9003, over),
 		"changed":                     changed,
 		"of a node that is not there": {Node: "n99", Seq: 1, Body: over},
 		"a session in another":        sealed(of.secret, 9004, body(&wire.AgentMessage{Message: &wire.AgentMessage_Hello{Hello: &wire.Hello{Node: "n2"}}})),
-		"one within another":          sealed(of.secret, 9005, body(&wire.AgentMessage{Message: &wire.AgentMessage_Relayed{Relayed: &wire.Up{Answers: []*wire.Answer{sealed(by.secret, 1, over)}}}})),
+		"one within another":          sealed(of.secret, 9005, body(&wire.AgentMessage{Message: &wire.AgentMessage_Relayed{Relayed: &wire.Up{Answers: []*wire.Reply{sealed(by.secret, 1, over)}}}})),
 		"what is no message":          sealed(of.secret, 9006, []byte{0xff}),
 	} {
-		w.core(func(c *core) { c.relayed(by, &wire.Up{Answers: []*wire.Answer{a}}) })
+		w.core(func(c *core) { c.relayed(by, &wire.Up{Answers: []*wire.Reply{a}}) })
 		if n := ends(); n != 0 {
 			t.Fatalf("%s: it ended the step on %d nodes", name, n)
 		}
 	}
 	var seen, again job.Time
 	w.core(func(c *core) {
-		c.relayed(by, &wire.Up{Answers: []*wire.Answer{beat}})
+		c.relayed(by, &wire.Up{Answers: []*wire.Reply{beat}})
 		if c.nodes["n2"].beat.FreeMemory != 77 {
 			t.Errorf("a heartbeat that is sealed is not taken")
 		}
 		c.nodes["n2"].seen = c.now.Add(-job.Hour)
 		seen = c.nodes["n2"].seen
-		c.relayed(by, &wire.Up{Answers: []*wire.Answer{beat}})
+		c.relayed(by, &wire.Up{Answers: []*wire.Reply{beat}})
 		again = c.nodes["n2"].seen
 		c.nodes["n2"].seen = c.now
 	})
 	if seen != again {
 		t.Error("a repeated heartbeat keeps its node alive")
 	}
-	w.core(func(c *core) { c.relayed(by, &wire.Up{Answers: []*wire.Answer{sealed(of.secret, 9007, over)}}) })
+	w.core(func(c *core) { c.relayed(by, &wire.Up{Answers: []*wire.Reply{sealed(of.secret, 9007, over)}}) })
 	if n := ends(); n != 1 {
 		t.Errorf("what its node has sealed ended the step on %d nodes", n)
 	}
