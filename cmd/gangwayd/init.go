@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ import (
 // initFlags are what a cluster of several hosts is made of.
 type initFlags struct {
 	dir, name, nodes string
+	slurmConf        string
 	lostAfter        time.Duration
 }
 
@@ -33,10 +35,13 @@ func initVerb(env *cli.Env) *cobra.Command {
 		Long: `Make a cluster of several hosts, here, where its controller will be: the state
 directory, and in it the authority by whose certificates hosts know each other.
 
-What the nodes have is found out by themselves when they join. Done again with other
+What the nodes have is found out by themselves when they join. With --slurm-conf nodes,
+partitions and programs are those of slurm.conf, and a node that has less than it says is
+drained when it joins, with the reason. Done again with other
 nodes it adds these, and leaves the authority alone; a controller that runs takes them in
 with gangway reconfigure.`,
 		Example: `gangwayd init --state-dir DIR --name lab --nodes gpu[01-16]
+gangwayd init --state-dir DIR --name lab --slurm-conf /etc/slurm
 gangwayd controller --state-dir DIR --listen :7430
 gangwayd token --state-dir DIR --node gpu01`,
 	}
@@ -44,10 +49,11 @@ gangwayd token --state-dir DIR --node gpu01`,
 	f.StringVar(&i.dir, "state-dir", "", "the cluster's state directory")
 	f.StringVar(&i.name, "name", "", "name of the cluster")
 	f.StringVar(&i.nodes, "nodes", "", "names of its nodes, as gpu[01-16]")
+	f.StringVar(&i.slurmConf, "slurm-conf", "", "directory of slurm.conf: nodes and partitions are those")
 	f.DurationVar(&i.lostAfter, "lost-after", time.Minute, "how long a node may be silent until what ran there is lost")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if i.dir == "" || i.name == "" || i.nodes == "" {
-			return fault.Usage(errors.New("init: state directory, name and nodes are to be named"), "gangwayd init --state-dir DIR --name lab --nodes gpu[01-16]")
+		if i.dir == "" || i.name == "" || (i.nodes == "") == (i.slurmConf == "") {
+			return fault.Usage(errors.New("init: state directory, name and either nodes or slurm.conf's directory are to be named"), "gangwayd init --state-dir DIR --name lab --nodes gpu[01-16]")
 		}
 		return i.run(cmd.Context(), env)
 	}
@@ -68,16 +74,20 @@ func (i *initFlags) run(ctx context.Context, env *cli.Env) error {
 		cluster = job.Cluster{Name: i.name, ID: strings.ToLower(rand.Text()[:12])}
 	case err != nil:
 		return err
-	case cluster.Name != i.name || cluster.Declared:
+	case cluster.Name != i.name || cluster.Declared && !hasHosts(dir):
 		return &fault.Error{What: fmt.Errorf("make cluster %s: %s has cluster %s", i.name, dir, cluster.Name), Hint: "take another state directory"}
 	}
 	if err := checkLost(i.lostAfter); err != nil {
 		return err
 	}
-	cluster.LostAfter = job.Duration(i.lostAfter.Milliseconds())
-	if cluster.Nodes, cluster.Partitions, err = i.declare(cluster.Nodes); err != nil {
+	if i.slurmConf != "" {
+		if cluster, err = i.fromSlurm(env, cluster.ID); err != nil {
+			return err
+		}
+	} else if cluster.Nodes, cluster.Partitions, err = i.declare(cluster.Nodes); err != nil {
 		return err
 	}
+	cluster.LostAfter = job.Duration(i.lostAfter.Milliseconds())
 	a, err := host.Create(ctx, filepath.Join(dir, identityDir), cluster.Name, cluster.ID, env.Now())
 	if errors.Is(err, fs.ErrExist) {
 		a, err = host.Open(filepath.Join(dir, identityDir))
@@ -93,6 +103,30 @@ func (i *initFlags) run(ctx context.Context, env *cli.Env) error {
 	}
 	fmt.Fprintf(env.Stdout, "cluster %s has %d nodes; next: gangwayd controller --state-dir %s --listen :%d\n", cluster.Name, len(cluster.Nodes), dir, controllerPort)
 	return nil
+}
+
+// hasHosts says whether a state directory is of a cluster of several hosts.
+func hasHosts(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, identityDir))
+	return err == nil
+}
+
+// fromSlurm is the cluster of slurm.conf, under its own name and id.
+func (i *initFlags) fromSlurm(env *cli.Env, id string) (job.Cluster, error) {
+	c, warnings, err := fromSlurm(i.slurmConf)
+	if err != nil {
+		return c, err
+	}
+	for _, w := range warnings {
+		fmt.Fprintln(env.Stderr, "gangwayd: warning: "+w)
+	}
+	for _, n := range c.Nodes {
+		if err := host.CheckName(n.Name); err != nil {
+			return c, err
+		}
+	}
+	c.ID, c.Name = id, i.name
+	return c, nil
 }
 
 // checkLost refuses to take nodes for lost that are heard of.

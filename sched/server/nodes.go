@@ -136,8 +136,9 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 	if met := (meeting{h.Address, h.Socket}); c.met[h.Node] != met {
 		c.emit(nodeMet{At: c.now, Node: h.Node, meeting: met})
 	}
+	lacks := ""
 	if !h.Declared {
-		c.hardware(n, h)
+		lacks = c.hardware(n, h)
 	}
 	if !slices.Equal(n.images, h.Images) {
 		c.setImages(h.Node, h.Images)
@@ -154,13 +155,15 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 			c.log.Error("set node's state", "node", h.Node, "err", err)
 		}
 	}
+	c.drain(h.Node, lacks)
 	c.adopt(n, h)
 	return nil
 }
 
 // hardware is what an agent found: it replaces what was known, if nothing runs there. What
-// the node is for is not the agent's to say.
-func (c *core) hardware(n *node, h *wire.Hello) {
+// the node is for is not the agent's to say. What was declared stays; then it says in what the
+// node has less.
+func (c *core) hardware(n *node, h *wire.Hello) (lacks string) {
 	var found job.Node
 	err := json.Unmarshal(h.Hardware, &found)
 	if err == nil && (found.CPUs < 1 || found.Memory < 1) {
@@ -168,7 +171,10 @@ func (c *core) hardware(n *node, h *wire.Hello) {
 	}
 	if err != nil {
 		c.log.Error("read hardware", "node", h.Node, "err", err)
-		return
+		return ""
+	}
+	if c.opts.Cluster.Declared {
+		return lacking(&n.spec, &found)
 	}
 	spec := n.spec
 	spec.Sockets, spec.CoresPerSocket, spec.ThreadsPerCore, spec.CPUs = found.Sockets, found.CoresPerSocket, found.ThreadsPerCore, found.CPUs
@@ -176,9 +182,10 @@ func (c *core) hardware(n *node, h *wire.Hello) {
 	spec.Name, spec.State, spec.Reason = h.Node, n.state, n.reason
 	if err := c.apply(job.NodeSet{At: c.now, Node: spec}); err != nil {
 		c.log.Warn("hardware stays as it was", "node", h.Node, "err", err)
-		return
+		return ""
 	}
 	n.spec = spec
+	return ""
 }
 
 // adopt sorts out which steps go on: the answer to a Hello.
