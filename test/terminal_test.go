@@ -235,7 +235,7 @@ func testShell(t *testing.T, s *terminal) {
 	s.expect(t, "sleeping\r\n")
 	s.enter(t, "\x1a") // the shell of the container has jobs of its own
 	s.expect(t, "Stopped")
-	s.enter(t, "kill -9 %1; wait; echo re''ady; cat; echo in''put ended\n")
+	s.enter(t, "kill -9 %1; fg; echo re''ady; cat; echo in''put ended\n")
 	s.expect(t, "ready\r\n")
 	s.enter(t, "typed\n\x04")
 	s.expect(t, "typed\r\ntyped\r\ninput ended\r\n")

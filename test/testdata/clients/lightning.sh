@@ -4,7 +4,7 @@
 #SBATCH --ntasks-per-node=2
 #SBATCH --mem=100M
 #SBATCH --time=0-00:01:00
-#SBATCH --signal=SIGUSR1@57
+#SBATCH --signal=SIGUSR1@50
 #SBATCH --open-mode=append
 #SBATCH -J lightning -o @DIR@/%x-%A_%a.out @ARRAY@
 cd @DIR@
