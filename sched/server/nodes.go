@@ -26,6 +26,7 @@ type node struct {
 	since   job.Time
 	told    job.Time // when a release was last repeated
 	check   job.Time // when its health is checked next; 0: it was not thought of
+	refused string   // why its agent was refused last; empty: it was not
 }
 
 // heartbeatSpan is how often agents say that they are there.
@@ -120,11 +121,13 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 	n := c.nodes[h.Node]
 	switch {
 	case h.Protocol != wire.Protocol:
-		return fmt.Errorf("the agent speaks protocol %d, version %s; this controller speaks %d, version %s", h.Protocol, h.Version, wire.Protocol, c.opts.Version)
+		return fmt.Errorf("the agent speaks protocol %d, version %s; this controller speaks %d, version %s: install one release on both", h.Protocol, h.Version, wire.Protocol, c.opts.Version)
 	case h.Cluster != c.opts.Cluster.Name:
 		return fmt.Errorf("the agent is of cluster %s, this is %s", h.Cluster, c.opts.Cluster.Name)
 	case n == nil:
 		return fmt.Errorf("there is no node %s", h.Node)
+	case c.another(n, h):
+		return fmt.Errorf("node %s is here already, at %s: another host has its name, or a copy of its state directory; end one of the two agents, and have its host join under a name of its own", h.Node, c.met[h.Node].Address)
 	case h.Epoch > c.store.Epoch():
 		return fmt.Errorf("the agent has seen epoch %d, this controller has %d: it is an old one", h.Epoch, c.store.Epoch())
 	}
@@ -158,6 +161,12 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 	c.drain(h.Node, lacks)
 	c.adopt(n, h)
 	return nil
+}
+
+// another says whether a node that speaks is also another machine than the one that has just
+// been heard: one that has started anew was silent before.
+func (c *core) another(n *node, h *wire.Hello) bool {
+	return n.session != nil && !n.session.over() && n.hello.BootId != h.BootId && c.now.Sub(n.seen) < 3*heartbeatSpan
 }
 
 // hardware is what an agent found: it replaces what was known, if nothing runs there. What
