@@ -114,8 +114,8 @@ func TestDependencies(t *testing.T) {
 // cost it milliseconds whether used or not.
 var forbidden = []string{
 	"google.golang.org/grpc", "modernc.org/sqlite", "github.com/mattn/go-sqlite3", "github.com/prometheus/",
-	"github.com/rivo/tview", "github.com/gdamore/tcell", "github.com/charmbracelet/", "github.com/NVIDIA/go-nvml",
-	module + "/sched/server", module + "/launcher/agent", module + "/internal/store", module + "/internal/wire",
+	"github.com/rivo/tview", "github.com/gdamore/tcell", "github.com/charmbracelet/", "charm.land/", "github.com/NVIDIA/go-nvml",
+	module + "/sched/server", module + "/launcher/agent", module + "/internal/store", module + "/internal/wire", module + "/internal/top",
 }
 
 // TestLinks prints what gangway links and what that costs at its start. Only a

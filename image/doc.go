@@ -12,6 +12,8 @@
 //	indexes/v1/sha256/HEX.gwi   the merged index of an image, by its manifest's digest (package merged)
 //	indexes/v1/local/KEY.gwi    that of a squashfs file elsewhere, by its path, size, times and inode
 //	refs/v1/KEY.json            what a reference led to when it was pulled
+//	origins/v1/KEY/ALGO-HEX     that a repository has sent a blob, where users share the store
+//	hot/v1/ALGO-HEX             what containers of an image of another store read first
 //	holds/KEY.json              which image a named container needs
 //	leases/                     what is in use; locks/ who works on what, and how far
 //

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/gangway-hpc/gangway/image/merged"
+	"github.com/gangway-hpc/gangway/image/oci"
 	"github.com/gangway-hpc/gangway/squashfs"
 )
 
@@ -19,6 +20,7 @@ type Files struct {
 	index  *os.File
 	layers []*os.File
 	config func() (RunConfig, error) // nil where there is none
+	hot    string                    // see Opened.HotPath
 }
 
 // OpenFiles opens the files of an image, and checks that they are as long as they
@@ -47,15 +49,8 @@ func (f *Files) open(s *Store, index string) error {
 			return err
 		}
 		f.layers = append(f.layers, file)
-		st, err := file.Stat()
-		if err != nil {
-			return err
-		}
-		if st.Size() != l.Size {
-			return fmt.Errorf("layer file %s: %w: it has %d bytes, want %d", file.Name(), ErrDamaged, st.Size(), l.Size)
-		}
 	}
-	return nil
+	return f.checkSizes()
 }
 
 // FilesOf returns the Files whose All another process handed on. They belong to it then.
@@ -75,6 +70,41 @@ func FilesOf(all []*os.File) (*Files, error) {
 	return f, nil
 }
 
+// Handed returns the Files that a service hands over, with the bytes of the image's
+// configuration. hot names the file that is Opened.HotPath. The files belong to it then.
+func Handed(all []*os.File, config []byte, hot string) (*Files, error) {
+	f, err := FilesOf(all)
+	if err == nil {
+		err = f.checkSizes()
+	}
+	if err == nil {
+		var c oci.Config
+		c, err = oci.DecodeConfig(config)
+		f.hot, f.config = hot, func() (RunConfig, error) { return runConfig(&c), nil }
+	}
+	if err != nil {
+		for _, file := range all {
+			_ = file.Close()
+		}
+		return nil, fmt.Errorf("open image that was handed over: %w", err)
+	}
+	return f, nil
+}
+
+// checkSizes compares the layers with what the index says.
+func (f *Files) checkSizes() error {
+	for n, l := range f.Index.Layers() {
+		st, err := f.layers[n].Stat()
+		if err != nil {
+			return err
+		}
+		if st.Size() != l.Size {
+			return fmt.Errorf("layer file %s: %w: it has %d bytes, want %d", f.layers[n].Name(), ErrDamaged, st.Size(), l.Size)
+		}
+	}
+	return nil
+}
+
 // All returns the files as FilesOf takes them. They must not be closed.
 func (f *Files) All() []*os.File { return append([]*os.File{f.index}, f.layers...) }
 
@@ -84,7 +114,7 @@ func (f *Files) Config() (RunConfig, error) { return f.config() }
 // Open looks into the layers. What it returns is good until f is closed, and is closed
 // before that.
 func (f *Files) Open(ro squashfs.ReaderOptions) (*Opened, error) {
-	o := &Opened{config: f.config}
+	o := &Opened{config: f.config, hot: f.hot}
 	var err error
 	if o.Index, err = merged.OpenFile(f.index); err != nil {
 		return nil, err

@@ -101,8 +101,16 @@ func (s *Store) assets() ([]*asset, error) {
 			all = append(all, &asset{used: st.ModTime(), files: []string{name}})
 		}
 	}
+	for _, name := range s.glob(handedHot) {
+		if st, err := os.Stat(name); err == nil {
+			all = append(all, &asset{used: st.ModTime(), files: []string{name}})
+		}
+	}
 	return all, nil
 }
+
+// handedHot is where the files lie for images of another store.
+const handedHot = "hot/v1/*"
 
 // isCurrent says whether the file that an index is of is still there and the same, as
 // far as can be told.
@@ -184,7 +192,7 @@ func (s *Store) collect(ctx context.Context, dryRun bool, choose func([]*asset))
 		keep[s.LayerPath(d)], keep[s.IndexPath(d)], keep[s.blobPath(d)] = true, true, true
 	}
 	// Records go first: a crash then leaves garbage, never an image without layers.
-	for _, pattern := range []string{records, holds, "indexes/v1/*/*", "layers/v1/*/*", "blobs/*/*"} {
+	for _, pattern := range []string{records, holds, "indexes/v1/*/*", handedHot, "layers/v1/*/*", "blobs/*/*"} {
 		if err := s.removeBut(ctx, pattern, keep, dryRun, &r); err != nil {
 			return r, err
 		}
@@ -192,7 +200,7 @@ func (s *Store) collect(ctx context.Context, dryRun bool, choose func([]*asset))
 	if dryRun {
 		return r, nil
 	}
-	return r, s.tidy()
+	return r, errors.Join(s.tidy(), s.tidyOrigins())
 }
 
 // removeBut removes the files that match a pattern but those to keep.
@@ -222,7 +230,7 @@ func (s *Store) removeBut(ctx context.Context, pattern string, keep map[string]b
 // progress that nobody holds.
 func (s *Store) tidy() error {
 	var errs []error
-	for _, pattern := range []string{"refs/v1", "holds", "indexes/v1/*", "layers/v1/*", "blobs/*", "tmp"} {
+	for _, pattern := range []string{"refs/v1", "holds", "indexes/v1/*", "layers/v1/*", "blobs/*", "hot/v1", "tmp"} {
 		for _, dir := range s.glob(pattern) {
 			errs = append(errs, fsx.Sweep(dir))
 		}

@@ -70,15 +70,24 @@ func (s *Store) pullLayers(ctx context.Context, src Source, m oci.Manifest, diff
 // pullLayer makes the store have one layer. Of many that want it at the same time
 // one works; the others wait and pass on how far it is.
 func (s *Store) pullLayer(ctx context.Context, src Source, j layerJob, o *PullOptions) error {
-	if ok, err := s.haveLayer(j); ok || err != nil {
+	known := func() (bool, error) {
+		if !s.shown(o.Origin, j.desc.Digest) {
+			return false, nil
+		}
+		return s.haveLayer(j)
+	}
+	if ok, err := known(); ok || err != nil {
 		return err
 	}
-	lock, err := s.lockLayer(ctx, j)
+	lock, err := s.lockLayer(ctx, j, o.Origin)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = lock.Release() }()
-	if ok, err := s.haveLayer(j); ok || err != nil {
+	if err := s.proveLayer(ctx, src, j, o.Origin); err != nil {
+		return err
+	}
+	if ok, err := known(); ok || err != nil {
 		return err // another process made it while we waited
 	}
 	blob, err := src.Blob(ctx, j.desc)
@@ -88,7 +97,7 @@ func (s *Store) pullLayer(ctx context.Context, src Source, j layerJob, o *PullOp
 	defer blob.Close()
 	m := &meter{r: blob, report: func(p Phase, done int64) { j.report(p, done, false) }}
 	j.report(PhaseFetch, 0, false)
-	if m.file, err = os.Create(s.progressPath(j.desc.Digest)); err == nil {
+	if m.file, err = os.Create(s.progressPath(j.desc.Digest, o.Origin)); err == nil {
 		defer func() { _ = errors.Join(m.file.Close(), os.Remove(m.file.Name())) }()
 	}
 	err = s.write(ctx, s.LayerPath(j.desc.Digest), func(out *os.File) error {
@@ -104,10 +113,25 @@ func (s *Store) pullLayer(ctx context.Context, src Source, j layerJob, o *PullOp
 		return err
 	}
 	j.report(PhaseDone, j.desc.Size, false)
-	return nil
+	return s.noteShown(o.Origin, j.desc.Digest)
 }
 
-func (s *Store) progressPath(d oci.Digest) string { return s.lockPath("layer", d) + ".progress" }
+// layerLock is the lock of whoever makes a layer. Each origin has one of its own: one that
+// sends slowly keeps nobody else from a layer.
+func (s *Store) layerLock(d oci.Digest, origin string) string {
+	return withOrigin(s.lockPath("layer", d), origin)
+}
+
+func withOrigin(lock, origin string) string {
+	if origin == "" {
+		return lock
+	}
+	return lock + "-" + originKey(origin)
+}
+
+func (s *Store) progressPath(d oci.Digest, origin string) string {
+	return s.layerLock(d, origin) + ".progress"
+}
 
 // haveLayer says whether the store has a layer whose file is whole as far as its
 // head and end tell. A damaged one counts as missing, and is replaced.
@@ -167,8 +191,8 @@ func contentFault(err error) error {
 }
 
 // lockLayer waits until it is this process' turn to make a layer.
-func (s *Store) lockLayer(ctx context.Context, j layerJob) (*fsx.Lock, error) {
-	name := s.lockPath("layer", j.desc.Digest)
+func (s *Store) lockLayer(ctx context.Context, j layerJob, origin string) (*fsx.Lock, error) {
+	name := s.layerLock(j.desc.Digest, origin)
 	if err := s.mkdir(s.path("locks")); err != nil {
 		return nil, err
 	}
@@ -179,7 +203,7 @@ func (s *Store) lockLayer(ctx context.Context, j layerJob) (*fsx.Lock, error) {
 		if !errors.Is(err, fsx.ErrLocked) {
 			return l, s.fault(err)
 		}
-		if phase, done, ok := readProgress(s.progressPath(j.desc.Digest)); ok {
+		if phase, done, ok := readProgress(s.progressPath(j.desc.Digest, origin)); ok {
 			j.report(phase, min(done, j.desc.Size), true)
 		}
 		select {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"runtime"
 	"sync"
 	"time"
@@ -34,6 +35,10 @@ type PullOptions struct {
 	MaxSize   int64        // refuse images whose layers have more bytes, compressed; 0 is no limit
 	Limits    layer.Limits // of what is in a layer
 	AtOnce    int          // how many layers at a time; 0 is one a processor, from 2 to 8
+	// Origin is the repository that the source is, in a store that several users share:
+	// what it has not sent once is fetched of it, also if the store has it. "" trusts
+	// whoever asks with all that the store has.
+	Origin string
 	// Progress is told how far each layer is, by one call at a time.
 	Progress func(Progress)
 }
@@ -95,7 +100,7 @@ func (s *Store) Pull(ctx context.Context, src Source, o PullOptions) (Image, err
 	if err != nil {
 		return Image{}, err
 	}
-	if i, ok := s.Cached(o.Reference, o.Platform, top.Digest); ok {
+	if i, ok := s.Cached(o.Reference, o.Platform, top.Digest); ok && s.Shown(o.Origin, &i) {
 		for n, l := range i.Layers {
 			o.Progress(Progress{Layer: n, Layers: len(i.Layers), Digest: l.Digest, Phase: PhaseCached, Done: l.Size, Total: l.Size})
 		}
@@ -110,7 +115,7 @@ func (s *Store) Pull(ctx context.Context, src Source, o PullOptions) (Image, err
 
 func (s *Store) pull(ctx context.Context, src Source, top oci.Descriptor, o *PullOptions) (Image, error) {
 	d := documents{}
-	desc, err := s.choose(ctx, src, top, o.Platform, d)
+	desc, err := s.choose(ctx, src, top, o, d)
 	if err != nil {
 		return Image{}, err
 	}
@@ -118,7 +123,7 @@ func (s *Store) pull(ctx context.Context, src Source, top oci.Descriptor, o *Pul
 	if err != nil {
 		return Image{}, err
 	}
-	cfg, err := s.pullConfig(ctx, src, m, d)
+	cfg, err := s.pullConfig(ctx, src, m, o, d)
 	if err != nil {
 		return Image{}, err
 	}
@@ -204,9 +209,9 @@ const maxIndexes = 3
 
 // choose follows indexes to the manifest for a platform. A tag that moves meanwhile
 // changes nothing: all is fetched by digest from here on.
-func (s *Store) choose(ctx context.Context, src Source, d oci.Descriptor, p oci.Platform, docs documents) (oci.Descriptor, error) {
+func (s *Store) choose(ctx context.Context, src Source, d oci.Descriptor, o *PullOptions, docs documents) (oci.Descriptor, error) {
 	for range maxIndexes + 1 {
-		raw, err := s.document(ctx, d, src.Manifest)
+		raw, err := s.document(ctx, d, o.Origin, src.Manifest)
 		if err != nil {
 			return d, err
 		}
@@ -222,7 +227,7 @@ func (s *Store) choose(ctx context.Context, src Source, d oci.Descriptor, p oci.
 		if err != nil {
 			return d, err
 		}
-		if d, err = index.Choose(p); err != nil {
+		if d, err = index.Choose(o.Platform); err != nil {
 			return d, err
 		}
 	}
@@ -230,8 +235,8 @@ func (s *Store) choose(ctx context.Context, src Source, d oci.Descriptor, p oci.
 }
 
 // pullConfig returns the configuration of a manifest.
-func (s *Store) pullConfig(ctx context.Context, src Source, m oci.Manifest, docs documents) (oci.Config, error) {
-	raw, err := s.document(ctx, m.Config, func(ctx context.Context, d oci.Descriptor) ([]byte, error) {
+func (s *Store) pullConfig(ctx context.Context, src Source, m oci.Manifest, o *PullOptions, docs documents) (oci.Config, error) {
+	raw, err := s.document(ctx, m.Config, o.Origin, func(ctx context.Context, d oci.Descriptor) ([]byte, error) {
 		return fetchConfig(ctx, src, d)
 	})
 	if err != nil {
@@ -248,25 +253,37 @@ func (s *Store) pullConfig(ctx context.Context, src Source, m oci.Manifest, docs
 	return cfg, nil
 }
 
-// document returns a manifest, index or configuration that the store has, or makes it
-// have it. Of many who want it one fetches it: registries count manifests as pulls.
-func (s *Store) document(ctx context.Context, d oci.Descriptor, fetch func(context.Context, oci.Descriptor) ([]byte, error)) ([]byte, error) {
-	if raw, err := s.blob(d.Digest); err == nil {
+// document returns a manifest, index or configuration that the store has and its origin
+// has shown, or makes it so. Of many who want it one fetches it: registries count manifests
+// as pulls.
+func (s *Store) document(ctx context.Context, d oci.Descriptor, origin string, fetch func(context.Context, oci.Descriptor) ([]byte, error)) ([]byte, error) {
+	known := func() ([]byte, error) {
+		if !s.shown(origin, d.Digest) {
+			return nil, fs.ErrNotExist
+		}
+		return s.blob(d.Digest)
+	}
+	if raw, err := known(); err == nil {
 		return raw, nil
 	}
-	lock, err := s.lock(ctx, s.lockPath("blob", d.Digest), fsx.Exclusive)
+	lock, err := s.lock(ctx, withOrigin(s.lockPath("blob", d.Digest), origin), fsx.Exclusive)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = lock.Release() }()
-	if raw, err := s.blob(d.Digest); err == nil {
+	if raw, err := known(); err == nil {
 		return raw, nil
 	}
 	raw, err := fetch(ctx, d)
 	if err != nil {
 		return nil, err
 	}
-	return raw, s.writeBytes(ctx, s.blobPath(d.Digest), raw)
+	if _, err := s.blob(d.Digest); err != nil {
+		if err := s.writeBytes(ctx, s.blobPath(d.Digest), raw); err != nil {
+			return nil, err
+		}
+	}
+	return raw, s.noteShown(origin, d.Digest)
 }
 
 func fetchConfig(ctx context.Context, src Source, d oci.Descriptor) ([]byte, error) {

@@ -170,6 +170,15 @@ func (s *Store) List() ([]Image, error) {
 // change something want the one (only).
 func (s *Store) Find(name, canonical, platform string, only bool) (Image, error) {
 	images, err := s.List()
+	i, ferr := Find(images, name, canonical, platform, only)
+	if err != nil && errors.Is(ferr, ErrNotFound) {
+		return i, err
+	}
+	return i, ferr
+}
+
+// Find is Store.Find among images.
+func Find(images []Image, name, canonical, platform string, only bool) (Image, error) {
 	if platform != "" {
 		images = slices.DeleteFunc(images, func(i Image) bool { return i.Platform != platform })
 	}
@@ -190,9 +199,6 @@ func (s *Store) Find(name, canonical, platform string, only bool) (Image, error)
 		if len(found) > 1 {
 			return Image{}, ambiguous(name, found)
 		}
-	}
-	if err != nil {
-		return Image{}, err
 	}
 	return Image{}, &fault.Error{
 		What: fmt.Errorf("%w: %s", ErrNotFound, name),

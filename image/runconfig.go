@@ -175,3 +175,12 @@ func parseEnvironment(text string) []string {
 	}
 	return env
 }
+
+// Configuration returns the bytes of an image's configuration, with their digest proved.
+func (s *Store) Configuration(i *Image) ([]byte, error) {
+	raw, err := s.blob(i.Config)
+	if err != nil {
+		return nil, incomplete(i, err)
+	}
+	return raw, nil
+}

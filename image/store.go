@@ -116,6 +116,12 @@ func (s *Store) IndexPath(manifest oci.Digest) string {
 // which lives as long as the index does.
 const hotSuffix = rootfs.HotSuffix
 
+// HotPath returns where what containers read when they start is kept of an image that
+// another store has, by its manifest's digest.
+func (s *Store) HotPath(manifest oci.Digest) string {
+	return s.path("hot", "v1", manifest.Algorithm()+"-"+manifest.Hex())
+}
+
 func (s *Store) blobPath(d oci.Digest) string { return s.path("blobs", d.Algorithm(), d.Hex()) }
 
 // lockPath is the lock of whoever makes the file of a layer or an index.

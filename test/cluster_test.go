@@ -65,7 +65,7 @@ func TestCluster(t *testing.T) {
 		"path": testClusterPath, "goes on": testClusterGoesOn, "keep": testClusterKeep, "kill": testClusterKill, "torch": testClusterTorch,
 		"commands": testClusterCommands, "reading": testClusterReading, "up": testClusterUp, "ends": testClusterEnds, "clients": testClusterClients,
 		"programs": testClusterPrograms,
-		"rolling":  testClusterRolling, "reconfigure": testClusterReconfigure,
+		"rolling":  testClusterRolling, "reconfigure": testClusterReconfigure, "top": testClusterTop,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

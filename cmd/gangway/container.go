@@ -116,19 +116,21 @@ func containerRm(env *cli.Env) *cobra.Command {
 	}
 	f := newImageFlags(env, cmd)
 	cmd.ValidArgsFunction = f.completeContainers(true)
-	cmd.RunE = func(_ *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s, err := stepOptions(env)
 		if err != nil {
 			return err
 		}
-		store, _, err := f.open()
+		store, c, err := f.open()
 		if err != nil {
 			return err
 		}
 		for _, name := range args {
 			err := step.RemoveContainer(s.Containers, name)
 			if err == nil || errors.Is(err, step.ErrNoContainer) { // somebody may have removed its directory
-				err = errors.Join(err, store.Release(name, filepath.Join(s.Containers, name)))
+				dir := filepath.Join(s.Containers, name)
+				err = errors.Join(err, store.Release(name, dir))
+				f.releaseNode(cmd.Context(), &c, name, dir)
 			}
 			if err != nil {
 				return err

@@ -120,19 +120,27 @@ func key(r reference.Reference) string {
 
 // find finds the image that a person names; only is for what changes something.
 func (f *imageFlags) find(s *image.Store, name string, only bool) (image.Image, error) {
-	p, err := f.chosenPlatform()
+	canonical, platform, err := f.meant(name)
 	if err != nil {
 		return image.Image{}, err
 	}
-	canonical := ""
+	return s.Find(name, canonical, platform, only)
+}
+
+// meant is the canonical reference of a name, "" if it is none, and the platform that was
+// asked for, "" for any.
+func (f *imageFlags) meant(name string) (canonical, platform string, err error) {
+	p, err := f.chosenPlatform()
+	if err != nil {
+		return "", "", err
+	}
 	if r, err := f.parseReference(name); err == nil {
 		canonical = key(r)
 	}
-	platform := ""
 	if p != (oci.Platform{}) {
 		platform = p.String()
 	}
-	return s.Find(name, canonical, platform, only)
+	return canonical, platform, nil
 }
 
 // inStore finds an image that something is to run in: the one that is meant, and nothing that

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gangway-hpc/gangway/image"
+	"github.com/gangway-hpc/gangway/image/service"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/fault"
 )
@@ -48,6 +50,9 @@ that run go on: what they have open stays on disk until they end.`,
 	f := newImageFlags(env, cmd).withPlatform(cmd)
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if r, err := f.atNode(cmd.Context(), &service.Admin{Do: service.AdminRemove}, args, true); r != nil || err != nil {
+			return printNode(out, err, func() cli.Result { return collected{r.GC, false} })
+		}
 		s, images, err := f.openImages(args, true)
 		if err != nil {
 			return err
@@ -86,6 +91,10 @@ func imageUnpin(env *cli.Env) *cobra.Command {
 func pinVerb(env *cli.Env, pinned bool, cmd *cobra.Command) *cobra.Command {
 	f := newImageFlags(env, cmd).withPlatform(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		do := map[bool]string{true: service.AdminPin, false: service.AdminUnpin}[pinned]
+		if r, err := f.atNode(cmd.Context(), &service.Admin{Do: do}, args, true); r != nil || err != nil {
+			return err
+		}
 		s, images, err := f.openImages(args, true)
 		if err != nil {
 			return err
@@ -119,12 +128,15 @@ Pinned images stay, and what is being used.`,
 	cmd.Flags().BoolVarP(&o.DryRun, "dry-run", "n", false, "say what would go, remove nothing")
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if o.OlderThan = time.Duration(age); keep.set {
+			o.KeepBytes = &keep.n
+		}
+		if r, err := f.atNode(cmd.Context(), &service.Admin{Do: service.AdminGC, GC: &o}, nil, false); r != nil || err != nil {
+			return printNode(out, err, func() cli.Result { return collected{r.GC, o.DryRun} })
+		}
 		s, _, err := f.open()
 		if err != nil {
 			return err
-		}
-		if o.OlderThan = time.Duration(age); keep.set {
-			o.KeepBytes = &keep.n
 		}
 		r, err := s.GC(cmd.Context(), o)
 		if err != nil {
@@ -200,6 +212,9 @@ structure. A damaged file is removed, so that the next pull fetches it anew, unl
 	cmd.Flags().BoolVar(&o.Keep, "keep", false, "leave damaged files where they are")
 	out := cli.NewReporter(env, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if r, err := f.atNode(cmd.Context(), &service.Admin{Do: service.AdminVerify, Keep: o.Keep}, args, false); r != nil || err != nil {
+			return cmp.Or(printNode(out, err, func() cli.Result { return verified{r.Verify} }), errOf(r))
+		}
 		s, images, err := f.openImages(args, false)
 		if err != nil {
 			return err

@@ -2,6 +2,8 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -11,12 +13,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gangway-hpc/gangway/image"
+	"github.com/gangway-hpc/gangway/image/service"
 	"github.com/gangway-hpc/gangway/internal/cli"
 )
 
 // imageList is what "image ls" prints.
 type imageList struct {
 	Images []listedImage `json:"images"`
+	node   bool          // there is a node's store, too
 	now    time.Time
 }
 
@@ -26,16 +30,37 @@ type listedImage struct {
 	Bytes int64     `json:"bytes"`
 	Own   int64     `json:"own_bytes"`
 	Used  time.Time `json:"used"`
+	Node  bool      `json:"node_store,omitempty"` // it is in the node's store
+}
+
+// add adds what the node's store lists.
+func (l *imageList) add(ctx context.Context, node *service.Client) error {
+	l.node = true
+	r, err := node.Admin(ctx, &service.Admin{Do: service.AdminList})
+	if err != nil {
+		return err
+	}
+	for _, i := range r.Images {
+		l.Images = append(l.Images, listedImage{Image: i.Image, Name: familiar(i.Reference), Used: i.Used, Bytes: i.Size.Bytes, Own: i.Size.Own, Node: true})
+	}
+	return nil
 }
 
 // Text implements cli.Result.
 func (l imageList) Text(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "IMAGE\tDIGEST\tPLATFORM\tLAYERS\tSIZE\tOWN\tUSED\tPINNED")
+	head := "IMAGE\tDIGEST\tPLATFORM\tLAYERS\tSIZE\tOWN\tUSED\tPINNED"
+	if l.node {
+		head += "\tSTORE"
+	}
+	fmt.Fprintln(t, head)
 	for _, i := range l.Images {
 		pin := ""
 		if i.Pinned {
 			pin = "yes"
+		}
+		if l.node {
+			pin += "\t" + map[bool]string{true: "node", false: "own"}[i.Node]
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", i.Name, i.Manifest.Short(), i.Platform, len(i.Layers),
 			image.FormatBytes(i.Bytes), image.FormatBytes(i.Own), ago(l.now.Sub(i.Used)), pin)
@@ -60,7 +85,7 @@ func imageLs(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "ls",
 		Short:      "list the images of the store",
-		Long:       "List the images of the store. SIZE is what an image takes on disk, OWN is the part of\nit that no other image shares. With --nodes: which images the nodes of the cluster have.",
+		Long:       "List the images of the store. SIZE is what an image takes on disk, OWN is the part of\nit that no other image shares. Where users of the node share a\nstore, its images are listed too that this user was handed, or that are anybody's; all, to\nroot. With --nodes: which images the nodes of the cluster have.",
 		Example:    "gangway image ls\ngangway image ls --json\ngangway image ls --nodes all",
 		SuggestFor: []string{"list"},
 	}
@@ -72,7 +97,11 @@ func imageLs(env *cli.Env) *cobra.Command {
 		if nodes != nil {
 			return listNodeImages(cmd.Context(), env, out, nodes)
 		}
-		s, _, err := f.open()
+		s, c, err := f.open()
+		if err != nil {
+			return err
+		}
+		node, err := f.nodeStore(&c)
 		if err != nil {
 			return err
 		}
@@ -83,6 +112,9 @@ func imageLs(env *cli.Env) *cobra.Command {
 			list.Images = append(list.Images, listedImage{
 				Image: i, Name: familiar(i.Reference), Used: i.Used, Bytes: sizes[n].Bytes, Own: sizes[n].Own,
 			})
+		}
+		if node != nil {
+			err = errors.Join(err, list.add(cmd.Context(), node))
 		}
 		return cmp.Or(out.Print(list), err)
 	}

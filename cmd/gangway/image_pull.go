@@ -14,6 +14,7 @@ import (
 	"github.com/gangway-hpc/gangway/image/layer"
 	"github.com/gangway-hpc/gangway/image/reference"
 	"github.com/gangway-hpc/gangway/image/registry"
+	"github.com/gangway-hpc/gangway/image/service"
 	"github.com/gangway-hpc/gangway/internal/cli"
 	"github.com/gangway-hpc/gangway/internal/config"
 	"github.com/gangway-hpc/gangway/internal/fault"
@@ -89,6 +90,8 @@ type puller struct {
 	*pullFlags
 	store  *image.Store
 	client *registry.Client
+	node   *service.Client // nil: images of registries are pulled into the user's own store
+	config config.Config
 	opts   image.PullOptions
 }
 
@@ -100,7 +103,10 @@ func (f *pullFlags) puller() (*puller, error) {
 	if f.maxEntries < 0 {
 		return nil, fault.Usage(fmt.Errorf("--max-entries %d: it must not be negative", f.maxEntries), "leave it out for the default")
 	}
-	p := &puller{pullFlags: f, store: store, client: f.client(cfg, f.rate.n)}
+	p := &puller{pullFlags: f, store: store, client: f.client(cfg, f.rate.n), config: cfg}
+	if p.node, err = f.nodeStore(&cfg); err != nil {
+		return nil, err
+	}
 	if p.opts.Platform, err = f.chosenPlatform(); err != nil {
 		return nil, err
 	}
@@ -136,7 +142,7 @@ func (f *pullFlags) limit(c config.Config) (int64, error) {
 		if c.Image.MaxSize == "" {
 			return 0, nil
 		}
-		n, err := parseSize(c.Image.MaxSize)
+		n, err := cli.ParseSize(c.Image.MaxSize)
 		if err != nil {
 			err = &fault.Error{What: fmt.Errorf("configuration: image.max_size: %w", err), Code: fault.CodeFailed}
 		}
@@ -161,8 +167,23 @@ func (p *puller) pull(ctx context.Context, name, as string) error {
 	return p.print(pulled{Event: "image", Image: i})
 }
 
-// fetch makes the store have an image of a registry or an archive.
+// show is who is told how far a pull is.
+func (p *puller) show(name string) show {
+	if p.pulled != nil {
+		return &bytesOf{tell: p.pulled, layers: map[int]image.Progress{}}
+	}
+	return newShow(p.env, name, p.quiet, p.json)
+}
+
+// fetch makes the store have an image of a registry or an archive: the node's store, where
+// there is one, an image of a registry, unless it is to have another name.
 func (p *puller) fetch(ctx context.Context, ref reference.Reference, name, as string) (image.Image, error) {
+	if p.node != nil && ref.Kind == reference.Registry && as == "" {
+		show := p.show(name)
+		i, err := p.forReference(p.node, &p.config, ref).Pull(ctx, p.request(ref, "always"), show.progress)
+		show.end(err == nil)
+		return i, err
+	}
 	src, err := p.store.OpenSource(ctx, p.client, ref)
 	if err != nil {
 		return image.Image{}, err
@@ -170,10 +191,7 @@ func (p *puller) fetch(ctx context.Context, ref reference.Reference, name, as st
 	defer src.Close()
 	o := p.opts
 	o.Reference = cmp.Or(as, key(ref))
-	show := newShow(p.env, name, p.quiet, p.json)
-	if p.pulled != nil {
-		show = &bytesOf{tell: p.pulled, layers: map[int]image.Progress{}}
-	}
+	show := p.show(name)
 	o.Progress = show.progress
 	i, err := p.store.Pull(ctx, src, o)
 	show.end(err == nil)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gangway-hpc/gangway/image"
 	"github.com/gangway-hpc/gangway/image/reference"
+	"github.com/gangway-hpc/gangway/image/service"
 	"github.com/gangway-hpc/gangway/internal/config"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/proc"
@@ -33,7 +34,9 @@ type runImages struct {
 	store  *image.Store
 	config config.Config
 	cache  *squashfs.Cache
-	stored *image.Image // the image of the store that was opened
+	handle *service.Handed // the image of the node's store that was opened
+	node   *service.Client // nil: images of registries come from the user's own store
+	stored *image.Image    // the image of the store that was opened
 	pulled time.Duration
 }
 
@@ -42,7 +45,8 @@ func newRunImages(f *runFlags) (*runImages, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &runImages{runFlags: f, store: store, config: c}, nil
+	node, err := f.nodeStore(&c)
+	return &runImages{runFlags: f, store: store, config: c, node: node}, err
 }
 
 func (r *runImages) close() {
@@ -80,6 +84,10 @@ func (r *runImages) open(ctx context.Context, made *step.Named) (*step.Image, er
 		return r.path(ctx, ref.Path)
 	}
 	i, err := r.inStore(r.store, ref, name)
+	// What the user's own store has under this name is his.
+	if r.node != nil && ref.Kind == reference.Registry && (r.pull == "always" || errors.Is(err, image.ErrNotFound)) {
+		return r.handed(ctx, ref, name)
+	}
 	switch {
 	case r.pull != "always" && err == nil:
 	case r.pull == "never":
@@ -123,6 +131,9 @@ func (r *runImages) held(ctx context.Context, made *step.Named) (*step.Image, er
 			}
 			return r.opened(i)
 		}
+	}
+	if r.node != nil {
+		return r.heldBy(ctx, made)
 	}
 	f := &fault.Error{
 		What: fmt.Errorf("open container %s: %w", made.Name, errors.Join(fmt.Errorf("the store %s does not have its image %s", r.store.Dir(), made.Digest), err, lerr)),
@@ -273,14 +284,18 @@ func imageConfig(c image.RunConfig) spec.Image {
 
 // hold implements step.Options.Hold.
 func (r *runImages) hold(ctx context.Context, name string, _ *step.Image) error {
-	if r.stored == nil {
+	if r.stored == nil && r.handle == nil {
 		return nil // files and directories are their owner's to keep
 	}
 	dir, err := step.NamedDir(r.imageFlags.env.Getenv)
 	if err != nil {
 		return err
 	}
-	return r.store.Hold(ctx, name, filepath.Join(dir, name), r.stored)
+	dir = filepath.Join(dir, name)
+	if r.handle != nil {
+		return r.handle.Hold(ctx, name, dir)
+	}
+	return r.store.Hold(ctx, name, dir, r.stored)
 }
 
 // save implements step.Options.Save.

@@ -121,12 +121,12 @@ func TestCompletion(t *testing.T) {
 
 func TestSizes(t *testing.T) {
 	for text, want := range map[string]int64{"1m": 1 << 20, "2k": 2 << 10, "1g": 1 << 30, "1t": 1 << 40, "1M": 1 << 20, "1kB": 1000, "1mB": 1000000, "7": 7, "1.5G": 3 << 29} {
-		if n, err := parseSize(text); n != want || err != nil {
+		if n, err := cli.ParseSize(text); n != want || err != nil {
 			t.Errorf("%s: %d, %v", text, n, err)
 		}
 	}
 	for _, text := range []string{"", "m", "1mm", "1e3", "-1", "1x"} {
-		if n, err := parseSize(text); err == nil {
+		if n, err := cli.ParseSize(text); err == nil {
 			t.Errorf("%s: %d", text, n)
 		}
 	}

@@ -1,16 +1,13 @@
 package main
 
 import (
-	"fmt"
 	"strconv"
-	"strings"
 
-	"github.com/gangway-hpc/gangway/internal/fault"
+	"github.com/gangway-hpc/gangway/internal/cli"
 )
 
-// sizeFlag is a flag that takes a number of bytes: 500M, 1.5G, 2GB. Units of one
-// letter, large or small, and those with an i are powers of 1024, as in Slurm; kB, MB, GB are powers
-// of 1000. It implements pflag.Value.
+// sizeFlag is a flag that takes a number of bytes, as cli.ParseSize does. It implements
+// pflag.Value.
 type sizeFlag struct {
 	n   int64
 	set bool
@@ -18,7 +15,7 @@ type sizeFlag struct {
 
 // Set implements pflag.Value.
 func (s *sizeFlag) Set(text string) (err error) {
-	s.n, err = parseSize(text)
+	s.n, err = cli.ParseSize(text)
 	s.set = true
 	return err
 }
@@ -33,28 +30,3 @@ func (s *sizeFlag) String() string {
 
 // Type implements pflag.Value.
 func (s *sizeFlag) Type() string { return "SIZE" }
-
-func parseSize(text string) (int64, error) {
-	bad := fault.Usage(fmt.Errorf("size %q: want a number of bytes with or without unit", text), "for example 500M or 1.5G")
-	digits := strings.TrimRight(text, "KMGTPEkmgtiBb ")
-	unit := strings.ToUpper(strings.TrimSpace(text[len(digits):]))
-	n, err := strconv.ParseFloat(digits, 64)
-	if err != nil || n < 0 || n != n || strings.ContainsAny(digits, "eExXpP_") {
-		return 0, bad
-	}
-	factor := 1.0
-	if unit != "" && unit != "B" {
-		power := strings.IndexByte("KMGTPE", unit[0]) + 1
-		base, ok := map[string]float64{"": 1024, "IB": 1024, "B": 1000}[unit[1:]]
-		if power == 0 || !ok {
-			return 0, bad
-		}
-		for range power {
-			factor *= base
-		}
-	}
-	if n *= factor; n >= 1<<63 {
-		return 0, bad
-	}
-	return int64(n), nil
-}

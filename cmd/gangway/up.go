@@ -22,6 +22,7 @@ func daemonVerbs() []cli.Verb {
 	var all []cli.Verb
 	for _, v := range [][3]string{
 		{"up", "run a whole cluster on this machine, in the foreground", "--nodes 4"},
+		{"top", "show nodes, queue, ranks and output of a cluster on the terminal, as they change", "4711"},
 		{"init", "make a cluster of several hosts: its state directory and its authority", "--state-dir DIR --name lab --nodes gpu[01-16]"},
 		{"controller", "be the controller of a cluster", "--state-dir DIR --listen :7430"},
 		{"agent", "be the daemon of a node", "--state-dir DIR --join TOKEN --controller HOST:PORT"},

@@ -1,5 +1,5 @@
-// Command gangwayd is the daemon side: controller, node agent, and a whole cluster of them
-// on one machine.
+// Command gangwayd is the daemon side: controller, node agent, the image store that users of
+// a node share, and a whole cluster on one machine.
 //
 // This file is the command table; a verb is one file beside it and one line here.
 package main
@@ -12,15 +12,17 @@ func program() cli.Program {
 	return cli.Program{
 		Name:  "gangwayd",
 		Short: "the daemons of Gangway",
-		Long: `The daemons of Gangway: the controller, the agent of a node, and up, which runs a
-whole cluster of them on this machine.`,
+		Long: `The daemons of Gangway: the controller, the agent of a node, the image store that the
+users of a node share, and up, which runs a whole cluster on this machine.`,
 		Example: "gangwayd up --nodes 4",
 		Verbs: []cli.Verb{
 			upVerb,
+			topVerb,
 			initVerb,
 			controllerVerb,
 			agentVerb,
 			clientVerb,
+			storeVerb,
 			tokenVerb,
 			revokeVerb,
 			cli.Version,

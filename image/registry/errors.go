@@ -291,7 +291,7 @@ func explainDenied(d *deniedError, err error) error {
 		f.Cause = fmt.Sprintf("%s refused a request without a credential: that of %s answers to Basic and Bearer only, and is not sent after a redirect to another host", w.host, w.tried)
 		f.Hint = "ask who runs " + w.host
 	case w.tried != "":
-		f.Cause = fmt.Sprintf("%s refused the credential of %s", w.host, w.tried)
+		f.Cause = fmt.Sprintf("%s refused the credential of %s: it is wrong, has expired, or may not read this", w.host, w.tried)
 		f.Hint = "if it may read " + w.repository + ", renew it: " + login
 	default:
 		f.Cause = "no credential for " + w.host + " was found"

@@ -24,6 +24,7 @@ type pursuit struct {
 	what    string // "get manifest sha256:... of HOST/NAME"
 	at      int    // sites
 	tries   int
+	most    int      // tries, where there are to be fewer than usual; 0: there are not
 	gained  int64    // bytes since tries was 0
 	mirrors []string // what became of them
 }
@@ -98,6 +99,9 @@ func (p *pursuit) failed(ctx context.Context, err error) error {
 // likely wrong than the registry just starting.
 func (p *pursuit) limit(err error) int {
 	n := p.r.c.o.Retries
+	if p.most > 0 {
+		n = min(n, p.most)
+	}
 	if p.site().mirror || unreached(err) && !p.site().reached.Load() {
 		n = min(n, mirrorRetries)
 	}

@@ -53,6 +53,7 @@ type Hooks struct {
 type Image struct {
 	Store   string `toml:"store"`    // the directory of images
 	MaxSize string `toml:"max_size"` // of an image's layers, as in "50G"
+	Service string `toml:"service"`  // the socket of the node's image store, or "none"; see ServiceSocket
 }
 
 // Registry is a table [registry."HOST"].

@@ -10,7 +10,7 @@ import (
 	"github.com/gangway-hpc/gangway/internal/fault"
 )
 
-const knownHint = `there are locked, image.store, image.max_size, devices.cdi_dirs, devices.nvidia_roots, devices.rdma, hooks.dirs, hooks.timeout, hooks.enroot, and in [registry."HOST"] mirrors, ca, plain_http, skip_verify; lower case counts`
+const knownHint = `there are locked, image.store, image.max_size, image.service, devices.cdi_dirs, devices.nvidia_roots, devices.rdma, hooks.dirs, hooks.timeout, hooks.enroot, and in [registry."HOST"] mirrors, ca, plain_http, skip_verify; lower case counts`
 
 // anyHost stands for the name of a registry.
 const anyHost = "*"
@@ -21,6 +21,7 @@ func schema() [][]string {
 		{"locked"},
 		{"image", "store"},
 		{"image", "max_size"},
+		{"image", "service"},
 		{"devices", "cdi_dirs"},
 		{"devices", "nvidia_roots"},
 		{"devices", "rdma"},

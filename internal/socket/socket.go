@@ -18,7 +18,13 @@ const Longest = 107
 
 // Listen makes a socket, for this user and root. One that a dead process left is
 // replaced, and it is left to the next one when it is closed.
-func Listen(path string) (net.Listener, error) {
+func Listen(path string) (net.Listener, error) { return listen(path, 0o600) }
+
+// ListenForAll is Listen for a socket that every user may connect to, if the directory
+// lets him.
+func ListenForAll(path string) (net.Listener, error) { return listen(path, 0o666) }
+
+func listen(path string, mode fs.FileMode) (net.Listener, error) {
 	if len(path) > Longest {
 		return nil, &fault.Error{
 			What: fmt.Errorf("listen on %s: the name is longer than %d bytes", path, Longest),
@@ -36,7 +42,7 @@ func Listen(path string) (net.Listener, error) {
 	}
 	// A later one makes its own under this name.
 	l.SetUnlinkOnClose(false)
-	if err := os.Chmod(path, 0o600); err != nil {
+	if err := os.Chmod(path, mode); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), l.Close())
 	}
 	return l, nil

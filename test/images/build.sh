@@ -38,6 +38,7 @@ finish_layer() { # upper-directory
 # layer runs a command in the image's root; what it changes is a layer.
 layer() {
 	local lower="" i upper=$work/$((++layers))
+	echo "build.sh: layer $layers: ${1:0:100}"
 	for ((i = layers - 1; i >= 0; i--)); do lower+=${lower:+:}$work/$i; done
 	mkdir -p "$upper" "$work/ovl$layers" "$work/root"
 	mount -t overlay overlay -o "lowerdir=$lower,upperdir=$upper,workdir=$work/ovl$layers" "$work/root"
@@ -52,7 +53,9 @@ layer() {
 	finish_layer "$upper"
 }
 
-install='apt-get install -q -y --no-install-recommends'
+# What a power cut leaves of an unfinished build is removed, so nothing has to be synced.
+install='apt-get install -q -y --no-install-recommends -o Dpkg::Options::=--force-unsafe-io'
+echo "build.sh: layer 0: Debian's minbase"
 mmdebstrap --quiet --variant=minbase --include=ca-certificates bookworm "$work/base.tar" /etc/apt/sources.list.d/*.sources 2>/dev/null ||
 	mmdebstrap --quiet --variant=minbase --include=ca-certificates bookworm "$work/base.tar"
 mkdir "$work/0"
@@ -83,18 +86,20 @@ f=/usr/lib/python3/dist-packages/torch/distributed/elastic/multiprocessing/api.p
 layer "$app; echo version 1 >/app/version"
 
 umoci init --layout "$dir/layout"
-image() { # tag, layers
-	local tag=$1 tar; shift
-	umoci new --image "$dir/layout:$tag"
-	for tar; do umoci raw add-layer --image "$dir/layout:$tag" "$tar"; done
-	umoci config --image "$dir/layout:$tag" --config.env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-		--config.workingdir /app --config.cmd python3 --config.cmd /app/main.py
+add() { # from tag, to tag, layer
+	echo "build.sh: compressing ${3##*/}, $(stat -c %s "$3") bytes"
+	umoci raw add-layer --image "$dir/layout:$1" --tag "$2" "$3"
 }
-tars=()
-for ((i = 0; i <= layers; i++)); do tars+=("$work/$i.tar"); done
-image 1 "${tars[@]}"
+umoci new --image "$dir/layout:base"
+for ((i = 0; i < layers; i++)); do add base base "$work/$i.tar"; done
+add base 1 "$work/$layers.tar"
 echo version 2 >"$work/$layers/app/version"
 finish_layer "$work/$layers"
-image 2 "${tars[@]}"
+add base 2 "$work/$layers.tar"
+for tag in 1 2; do
+	umoci config --image "$dir/layout:$tag" --config.env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+		--config.workingdir /app --config.cmd python3 --config.cmd /app/main.py
+done
+umoci rm --image "$dir/layout:base"
 rm -rf "$work"
 : >"$dir/complete"
