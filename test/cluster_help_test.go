@@ -56,7 +56,12 @@ func newCluster(t *testing.T, bin string, args ...string) *cluster {
 // newClusterOf is newCluster with other nodes.
 func newClusterOf(t *testing.T, bin string, args ...string) *cluster {
 	t.Helper()
-	p := newPersonWith(t, filepath.Join(bin, "gangway"))
+	return newClusterFor(t, newPersonWith(t, filepath.Join(bin, "gangway")), args...)
+}
+
+// newClusterFor is newClusterOf for a user that is there.
+func newClusterFor(t *testing.T, p *person, args ...string) *cluster {
+	t.Helper()
 	c := &cluster{person: p, state: filepath.Join(p.dir, "home", "state"), args: args}
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -141,10 +141,11 @@ func (c *cluster) renewed(t *testing.T, pattern string, works func() bool) {
 		}
 		return pids
 	}
-	old := find()
-	if len(old) != 1 {
-		t.Fatalf("processes that match %s: %v", pattern, old)
-	}
+	var old []int
+	waitFor(t, func() bool { // what it starts has its name for a moment
+		old = find()
+		return len(old) == 1
+	})
 	if err := syscall.Kill(old[0], syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

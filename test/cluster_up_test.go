@@ -182,7 +182,7 @@ func testStuckController(t *testing.T, c *cluster) {
 	if err := errors.Join(os.Mkdir(dir, 0o700), syscall.Mkfifo(filepath.Join(dir, "cluster.json"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	stuck := inBackground(t, exec.Command(filepath.Join(filepath.Dir(c.bin), "gangwayd"), "controller", "--state-dir", dir))
+	stuck := inBackground(t, exec.Command(filepath.Join(filepath.Dir(c.bin), "gangwayd"), "controller", "--mode=user", "--state-dir", dir))
 	var writer *os.File
 	waitFor(t, func() bool { // it reads
 		f, err := os.OpenFile(filepath.Join(dir, "cluster.json"), os.O_WRONLY|syscall.O_NONBLOCK, 0)

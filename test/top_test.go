@@ -106,6 +106,24 @@ func testClusterTop(t *testing.T, bin string) {
 	x.tmux("send-keys", "q")
 	x.shows(`(?m)^it ended with 0$`)
 	testTopColour(t, c)
+	testUpTerminal(t, c)
+}
+
+// testUpTerminal: who runs a cluster on a terminal is told what to type in another one, and sees what
+// becomes of jobs.
+func testUpTerminal(t *testing.T, c *cluster) {
+	x := newTmux(t, c, "trap : INT; "+c.bin+" up --nodes 2 --state-dir '"+filepath.Join(c.dir, "home", "the second")+"' --name second; echo it ended with $?; read x", "-x", "200", "-y", "24")
+	screen := x.shows(`in another terminal: export PATH=\S.* GANGWAY_CLUSTER=second\n`, "-J")
+	_, use, _ := strings.Cut(screen, "in another terminal: ")
+	use, _, _ = strings.Cut(use, "\n")
+	cmd := c.command("version")
+	cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", use + "; sinfo -h -o %D; sbatch -J seen --wrap hostname"}
+	o := outcomeOf(t, cmd)
+	o.want(t, 0, `^2\nSubmitted batch job 1\n$`, "")
+	x.shows(`(?m)^\d\d:\d\d:\d\d job 1 seen: running on n1$`)
+	x.shows(`(?m)^\d\d:\d\d:\d\d job 1 seen: completed on n1$`)
+	x.tmux("send-keys", "C-c")
+	x.shows(`(?m)^it ended with 0$`)
 }
 
 // testTopColour: with colour the selected job is inverted; Ctrl-C ends it, and leaves the terminal as

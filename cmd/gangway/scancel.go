@@ -129,18 +129,19 @@ func (s *canceller) all(ctx context.Context, choose func(context.Context) (waiti
 }
 
 // tell says why a job, array task or step could not be ended or sent the signal. That there
-// is nothing left to end is no failure; who asks for quiet hears as little of a job that is
-// not known any more, which is all that is left of one that ended long ago.
+// is nothing left to end is no failure, and nor is it that a job is not known any more, which
+// is all that is left of one that ended long ago: of either hears who asks for more words.
 func (s *canceller) tell(t slurm.Target, err error) {
 	o := s.options
 	var refused *api.Error
 	errors.As(err, &refused)
 	over := refused != nil && refused.Kind == "ALREADY_DONE"
 	gone := over || refused != nil && refused.Kind == "INVALID_JOB_ID"
-	if err == nil || over && o.Ends() && t.Step == nil && o.Verbose == 0 || gone && o.Quiet > 0 {
+	ends := o.Ends() && t.Step == nil
+	if err == nil || gone && ends && o.Verbose == 0 || gone && o.Quiet > 0 {
 		return // as Slurm has it
 	}
-	if !over || !o.Ends() || t.Step != nil {
+	if !gone || !ends {
 		s.failed++
 	}
 	why := err.Error()

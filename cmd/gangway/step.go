@@ -12,6 +12,7 @@ import (
 
 	"github.com/gangway-hpc/gangway/image/reference"
 	"github.com/gangway-hpc/gangway/internal/cli"
+	"github.com/gangway-hpc/gangway/internal/config"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/launcher/control"
 	"github.com/gangway-hpc/gangway/launcher/step"
@@ -22,11 +23,15 @@ func stepVerb(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{Use: "step DIRECTORY", Short: "supervise a step of a job on this node", Hidden: true, Args: cobra.ExactArgs(1)}
 	node := cmd.Flags().String("node", "", "which of the step's nodes this is")
 	lease := cmd.Flags().Int64("lease", 0, "milliseconds that it is kept prepared")
+	left := cmd.Flags().Bool("leftovers", false, "instead, remove what killed supervisors of this user left in a node's directory")
 	fd := cmd.Flags().Int("agent", -1, "descriptor of the agent's connection")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir, err := filepath.Abs(args[0])
 		if err != nil {
 			return err
+		}
+		if *left {
+			return removeLeftovers(env, dir)
 		}
 		if env.Getenv("GOGC") == "" {
 			// At first time counts: others wait for this node. It is there for as long as the
@@ -56,6 +61,20 @@ func stepVerb(env *cli.Env) *cobra.Command {
 		return step.Supervise(cmd.Context(), o)
 	}
 	return cmd
+}
+
+// removeLeftovers removes what killed supervisors left: in a node's directory, and in the
+// user's store.
+func removeLeftovers(env *cli.Env, node string) error {
+	c, err := config.ForImages(env.Getenv, "")
+	if err != nil {
+		return err
+	}
+	store, err := c.StoreDir(env.Getenv)
+	if err != nil {
+		return err
+	}
+	return step.NodeLeftovers(node, store)
 }
 
 // nodeDir is where the agent of the node keeps what it has, of which a step's directory is

@@ -33,13 +33,16 @@ From then on the state directory is all that it needs: it has the certificate, w
 renewed in time, and knows where the controller was. --controller says that this is
 elsewhere now; that the node's own address has changed needs no word.
 
+As root it runs steps of all users of the machine, each with his own rights
+(--mode=system), else those of who runs it.
+
 SIGTERM ends the agent and leaves its steps running; the next one takes them up again.
 SIGINT ends the steps first.`,
 		Example: `gangwayd agent --state-dir DIR --join TOKEN --controller HOST:PORT
 gangwayd agent --state-dir DIR`,
 	}
 	var dir, node, wire, socket, listen, address string
-	m := &memberFlags{}
+	m, mode := &memberFlags{}, &modeFlags{}
 	f := cmd.Flags()
 	f.StringVar(&dir, "state-dir", "", "the cluster's state directory")
 	f.StringVar(&node, "node", "", "name of a node on the controller's own host")
@@ -48,6 +51,7 @@ gangwayd agent --state-dir DIR`,
 	f.StringVar(&listen, "listen", fmt.Sprintf(":%d", agentPort), "where the controller reaches the agent, as HOST:PORT")
 	f.StringVar(&address, "address", "", "by which address others reach this host (default the one from which it reaches the controller)")
 	m.add(cmd)
+	mode.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if dir == "" {
 			return fault.Usage(errors.New("agent: the state directory is to be named"), "gangwayd agent --state-dir DIR")
@@ -56,7 +60,7 @@ gangwayd agent --state-dir DIR`,
 			if wire != "" || socket != "" {
 				return fault.Usage(errors.New("agent: --wire and --socket are for nodes on the controller's own host"), "--node NAME")
 			}
-			return runHostAgent(context.WithoutCancel(cmd.Context()), env, dir, m, listen, address)
+			return runHostAgent(context.WithoutCancel(cmd.Context()), env, dir, m, mode, listen, address)
 		}
 		for _, name := range []string{"join", "controller", "listen", "address"} {
 			if f.Changed(name) {
@@ -66,6 +70,19 @@ gangwayd agent --state-dir DIR`,
 		o, err := agentOptions(env, dir, node)
 		if err != nil {
 			return err
+		}
+		system, err := mode.system()
+		if err != nil {
+			return err
+		}
+		if system {
+			sockets, err := mode.sockets(o.Name, node)
+			if err == nil {
+				err = mode.users(&o, sockets)
+			}
+			if err != nil {
+				return err
+			}
 		}
 		if wire != "" {
 			o.Wire = wire

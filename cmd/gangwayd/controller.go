@@ -36,6 +36,9 @@ With --listen, daemons of other hosts are heard as well, by TLS and with certifi
 the cluster's authority (gangwayd init, token): sessions of nodes, requests of their
 users, and hosts that join.
 
+As root it answers all users of the machine, each with his own rights (--mode=system):
+commands find it without any setting. It need not be root for that, only its agents do.
+
 SIGHUP has the cluster's configuration read again, as gangway reconfigure does.
 SIGTERM ends the controller; what runs goes on, and the next controller on the same
 state directory takes it up again.`,
@@ -44,13 +47,15 @@ gangwayd controller --state-dir DIR --listen :7430`,
 	}
 	var dir, socket, wire, listen string
 	var life time.Duration
+	mode := &modeFlags{}
 	var tell int
 	f := cmd.Flags()
 	f.StringVar(&dir, "state-dir", "", "the cluster's state directory")
-	f.StringVar(&socket, "socket", "", "the public API's socket (default STATE/controller.sock)")
+	f.StringVar(&socket, "socket", "", "the public API's socket (default STATE/controller.sock, or in the mode system RUN/CLUSTER/controller.sock)")
 	f.StringVar(&wire, "wire", "", "the socket for daemons (default STATE/wire.sock)")
 	f.StringVar(&listen, "listen", "", "HOST:PORT for daemons of other hosts (default: there are none)")
 	f.DurationVar(&life, "certificate-life", certificateLife, "how long hosts' certificates live; they are renewed after two thirds of it")
+	mode.add(cmd)
 	f.IntVar(&tell, "tell", 0, "descriptor on which a line says that the state directory's cluster.json has changed")
 	_ = f.MarkHidden("tell") // it is there
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -60,9 +65,6 @@ gangwayd controller --state-dir DIR --listen :7430`,
 		dir, err := filepath.Abs(dir)
 		if err != nil {
 			return err
-		}
-		if socket == "" {
-			socket = filepath.Join(dir, "controller.sock")
 		}
 		if wire == "" {
 			wire = filepath.Join(dir, "wire.sock")
@@ -74,7 +76,7 @@ gangwayd controller --state-dir DIR --listen :7430`,
 		}
 		log := slog.New(slog.NewTextHandler(env.Stderr, nil))
 		defer context.AfterFunc(ctx, func() { giveUp(log, "controller") })()
-		c := &controller{dir: dir, socket: socket, wire: wire, listen: listen, life: life, log: log, now: env.Now}
+		c := &controller{dir: dir, socket: socket, wire: wire, listen: listen, life: life, log: log, now: env.Now, mode: mode}
 		c.declared = declaration{dir: dir}
 		if tell > 2 {
 			syscall.CloseOnExec(tell)
@@ -111,6 +113,7 @@ type controller struct {
 	dir, socket, wire, listen string
 	life                      time.Duration
 	log                       *slog.Logger
+	mode                      *modeFlags
 	now                       func() time.Time
 	declared                  declaration
 }
@@ -123,12 +126,17 @@ func (c *controller) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	system, withdraw, err := c.place(ctx, cluster.Name)
+	if err != nil {
+		return err
+	}
+	defer withdraw()
 	db, err := store.Open(ctx, filepath.Join(c.dir, databaseFile))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	public, err := socket.Listen(c.socket)
+	public, err := listenFor(system, c.socket)
 	if err != nil {
 		return err
 	}
@@ -140,7 +148,7 @@ func (c *controller) run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, public.Close(), daemons.Close())
 	}
-	s, err := server.New(ctx, server.Options{Cluster: &cluster, Store: db, Log: c.log, Version: cli.Release(), Address: "unix:" + c.socket, Hosts: hosts, Configuration: c.declared.configuration()})
+	s, err := server.New(ctx, server.Options{Cluster: &cluster, Store: db, Log: c.log, Version: cli.Release(), Address: "unix:" + c.socket, Hosts: hosts, Multiuser: system, Configuration: c.declared.configuration()})
 	if err != nil {
 		return errors.Join(err, public.Close(), daemons.Close())
 	}
@@ -148,6 +156,29 @@ func (c *controller) run(ctx context.Context) error {
 	defer c.onHangUp(ctx, s)()
 	c.log.Info("controller is ready", "address", c.socket, "listen", c.listen, "epoch", db.Epoch())
 	return s.Serve(ctx, public, daemons)
+}
+
+// place finds where the public API's socket is, and whether everybody may connect to it;
+// then commands find it until withdraw is called.
+func (c *controller) place(ctx context.Context, cluster string) (system bool, withdraw func(), err error) {
+	if system, err = c.mode.system(); err != nil {
+		return false, nil, err
+	}
+	if !system {
+		if c.socket == "" {
+			c.socket = filepath.Join(c.dir, "controller.sock")
+		}
+		return false, func() {}, nil
+	}
+	if c.socket == "" {
+		dir, err := c.mode.sockets(cluster)
+		if err != nil {
+			return false, nil, err
+		}
+		c.socket = filepath.Join(dir, "controller.sock")
+	}
+	withdraw, err = c.mode.announce(ctx, cluster, "", c.socket)
+	return true, withdraw, err
 }
 
 // onHangUp has the configuration read again at each SIGHUP, until the function that it

@@ -22,7 +22,6 @@ import (
 	"github.com/gangway-hpc/gangway/internal/fsx"
 	"github.com/gangway-hpc/gangway/internal/host"
 	"github.com/gangway-hpc/gangway/internal/job"
-	"github.com/gangway-hpc/gangway/internal/socket"
 	"github.com/gangway-hpc/gangway/launcher/agent"
 )
 
@@ -97,7 +96,7 @@ func dialer(m *host.Member, protocol string, seen func(net.Conn)) func(context.C
 }
 
 // hostAgent is the agent of a host of its own.
-func hostAgent(ctx context.Context, env *cli.Env, m *memberFlags, listen, address string) (*agent.Agent, func(), error) {
+func hostAgent(ctx context.Context, env *cli.Env, m *memberFlags, mode *modeFlags, listen, address string) (*agent.Agent, func(), error) {
 	member, err := m.open(ctx, env)
 	if err != nil {
 		return nil, nil, err
@@ -115,6 +114,13 @@ func hostAgent(ctx context.Context, env *cli.Env, m *memberFlags, listen, addres
 		return nil, nil, err
 	}
 	o.Dir, o.Socket = m.dir, filepath.Join(m.dir, "agent.sock")
+	sockets, system, err := mode.memberSockets(m.dir, member.Cluster, self.Name)
+	if err == nil && system {
+		err = mode.users(&o, sockets)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
 	if o.Orphans, err = agent.AdoptOrphans(nil); err != nil {
 		return nil, nil, err
 	}
@@ -130,17 +136,23 @@ func hostAgent(ctx context.Context, env *cli.Env, m *memberFlags, listen, addres
 		return nil, nil, err
 	}
 	at := &whereabouts{fixed: address, port: listener.Addr().(*net.TCPAddr).Port}
-	public := filepath.Join(m.dir, publicSocket)
+	public := filepath.Join(sockets, publicSocket)
 	o.Hosts = &agent.Hosts{
 		Dial: dialer(member, host.SessionProtocol, at.saw), Where: at.now,
 		Steps: listener.For(host.StepProtocol), Public: "unix:" + public,
 	}
-	l, err := socket.Listen(public)
+	l, err := listenFor(system, public)
 	if err != nil {
 		return nil, nil, errors.Join(err, listener.Close())
 	}
+	withdraw := func() {}
+	if system {
+		if withdraw, err = mode.announce(ctx, member.Cluster, self.Name, public); err != nil {
+			return nil, nil, errors.Join(err, listener.Close(), l.Close())
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	f := &forward.Forwarder{Dial: dialer(member, host.APIProtocol, nil), Node: self.Name, Agent: o.Socket, Log: log}
+	f := &forward.Forwarder{Dial: dialer(member, host.APIProtocol, nil), Node: self.Name, Agent: o.Socket, Everybody: system, Log: log}
 	go member.Keep(ctx, log)
 	go func() {
 		if err := f.Serve(ctx, l); err != nil {
@@ -148,13 +160,14 @@ func hostAgent(ctx context.Context, env *cli.Env, m *memberFlags, listen, addres
 		}
 	}()
 	return agent.New(o), func() {
+		withdraw()
 		cancel()
 		_ = listener.Close() // with the agent
 	}, nil
 }
 
 // runHostAgent is the agent verb on a host of its own.
-func runHostAgent(ctx context.Context, env *cli.Env, dir string, m *memberFlags, listen, address string) (err error) {
+func runHostAgent(ctx context.Context, env *cli.Env, dir string, m *memberFlags, mode *modeFlags, listen, address string) (err error) {
 	if m.dir, err = makeStateDir(dir); err != nil {
 		return err
 	}
@@ -163,7 +176,7 @@ func runHostAgent(ctx context.Context, env *cli.Env, dir string, m *memberFlags,
 		return err
 	}
 	defer func() { _ = lock.Release() }() // it ends with the process
-	a, end, err := hostAgent(ctx, env, m, listen, address)
+	a, end, err := hostAgent(ctx, env, m, mode, listen, address)
 	if err != nil {
 		return err
 	}
@@ -172,18 +185,20 @@ func runHostAgent(ctx context.Context, env *cli.Env, dir string, m *memberFlags,
 }
 
 func clientVerb(env *cli.Env) *cobra.Command {
-	m := &memberFlags{}
+	m, mode := &memberFlags{}, &modeFlags{}
 	cmd := &cobra.Command{
 		Use:   "client",
 		Short: "be the cluster on a host that runs none of its jobs",
 		Long: `Be the cluster on a host that runs none of its jobs, as one where people log in: take
 what its users ask to the controller, and say who they are.
 
-Commands find it by GANGWAY_CLUSTER=unix:STATE/` + publicSocket + `.`,
+Commands find it by GANGWAY_CLUSTER=unix:STATE/` + publicSocket + `. As root it is that of
+all users of the machine (--mode=system), whose commands find it without any setting.`,
 		Example: "gangwayd client --state-dir DIR --join TOKEN --controller HOST:PORT",
 	}
 	cmd.Flags().StringVar(&m.dir, "state-dir", "", "this host's state directory")
 	m.add(cmd)
+	mode.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if m.dir == "" {
 			return fault.Usage(errors.New("client: the state directory is to be named"), cmd.Example)
@@ -207,13 +222,25 @@ Commands find it by GANGWAY_CLUSTER=unix:STATE/` + publicSocket + `.`,
 			return &fault.Error{What: fmt.Errorf("be a client: this host has joined as %s %s", self.Role, self.Name), Hint: "gangwayd agent --state-dir " + m.dir}
 		}
 		log := slog.New(slog.NewTextHandler(env.Stderr, nil))
-		l, err := socket.Listen(filepath.Join(m.dir, publicSocket))
+		sockets, system, err := mode.memberSockets(m.dir, member.Cluster, member.Self().Name)
 		if err != nil {
 			return err
 		}
+		public := filepath.Join(sockets, publicSocket)
+		l, err := listenFor(system, public)
+		if err != nil {
+			return err
+		}
+		if system {
+			withdraw, err := mode.announce(ctx, member.Cluster, member.Self().Name, public)
+			if err != nil {
+				return err
+			}
+			defer withdraw()
+		}
 		go member.Keep(ctx, log)
 		log.Info("users of this host are heard", "address", l.Addr().String())
-		return (&forward.Forwarder{Dial: dialer(member, host.APIProtocol, nil), Log: log}).Serve(ctx, l)
+		return (&forward.Forwarder{Dial: dialer(member, host.APIProtocol, nil), Everybody: system, Log: log}).Serve(ctx, l)
 	}
 	return cmd
 }

@@ -47,7 +47,8 @@ means nothing here, what differs, and what cannot do what was meant.
 All is kept in the state directory, and the next up there continues: what waits goes on
 waiting, and what is known stays known. Flags that say what the cluster is like replace
 what was said before; what runs on nodes that are not declared any more is ended. A daemon
-that dies is started again; jobs do not notice.
+that dies is started again; jobs do not notice. It prints what to type in another terminal to have
+Slurm's commands, and on a terminal what becomes of jobs; gangway top shows more.
 
 Ctrl-C ends the cluster: running steps are ended, and their jobs start again with the
 next up if they may be requeued, or else have failed. With --keep they go on running, and
@@ -158,7 +159,7 @@ func (u *upFlags) runDaemons(ctx context.Context, env *cli.Env, state *state, cl
 	if err != nil {
 		return err
 	}
-	d.start(daemonController, "controller", "--state-dir", state.dir, "--socket", state.controller(), "--wire", state.wire(), "--tell", "3")
+	d.start(daemonController, "controller", "--mode", modeUser, "--state-dir", state.dir, "--socket", state.controller(), "--wire", state.wire(), "--tell", "3")
 	for _, n := range agentsOf(cluster) {
 		d.startAgent(state, n.Name)
 	}
@@ -174,6 +175,8 @@ func (u *upFlags) runDaemons(ctx context.Context, env *cli.Env, state *state, cl
 
 // watch waits for the end, and says meanwhile that the cluster is ready.
 func (u *upFlags) watch(ctx context.Context, env *cli.Env, k *keeper, ready <-chan error, signals <-chan os.Signal, began time.Time) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	for {
 		select {
 		case err := <-ready:
@@ -183,6 +186,14 @@ func (u *upFlags) watch(ctx context.Context, env *cli.Env, k *keeper, ready <-ch
 			ready = nil
 			fmt.Fprintf(env.Stdout, "cluster %s is ready after %s: %s; try: gangway run -N%d -- hostname; Ctrl-C ends it\n",
 				k.cluster.Name, env.Now().Sub(began).Round(10*time.Millisecond), describe(k.cluster), len(k.cluster.Nodes))
+			if use, err := k.state.use(ctx, k.remains.Gangway, k.cluster.Name); err != nil {
+				k.say(err.Error())
+			} else {
+				fmt.Fprintf(env.Stdout, "Slurm's commands for it, in another terminal: %s\n", use)
+			}
+			if env.Terminal(env.Stdout) || env.Terminal(env.Stderr) {
+				go tellJobs(ctx, env, k.state.controller())
+			}
 			if f, ok := env.Stdout.(interface{ Flush() error }); ok {
 				if err := f.Flush(); err != nil {
 					return err

@@ -44,7 +44,7 @@ func (d *daemons) heed() (<-chan struct{}, error) {
 }
 
 func (d *daemons) startAgent(s *state, node string) {
-	d.start(node, "agent", "--state-dir", s.dir, "--node", node, "--wire", s.wire(), "--socket", s.agent(node))
+	d.start(node, "agent", "--mode", modeUser, "--state-dir", s.dir, "--node", node, "--wire", s.wire(), "--socket", s.agent(node))
 }
 
 // follow starts agents of nodes that the cluster has now, and ends those of nodes that have

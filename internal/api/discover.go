@@ -20,6 +20,9 @@ import (
 // Programs of a job have it set.
 const Variable = "GANGWAY_CLUSTER"
 
+// SystemDir is the run directory of clusters that are all users' of the machine. It is root's.
+const SystemDir = "/var/spool/gangway"
+
 // Found is a cluster that "gangway up" runs for this user, as it says so in the file
 // clusters/NAME.json of the user's run directory.
 type Found struct {
@@ -62,8 +65,8 @@ func Discover(dirs []string) []Found {
 var ErrNoCluster = errors.New("no cluster is running")
 
 // Find returns the address of the cluster that a command is meant for: the one that
-// GANGWAY_CLUSTER says, else the only one that runs for this user. Without any the error
-// is [ErrNoCluster].
+// GANGWAY_CLUSTER says, else the only one that runs for this user, else the only one of all
+// users of the machine. Without any the error is [ErrNoCluster].
 func Find(getenv func(string) string, dirs []string) (address string, err error) {
 	switch name := getenv(Variable); {
 	case strings.HasPrefix(name, "/"):
@@ -71,17 +74,21 @@ func Find(getenv func(string) string, dirs []string) (address string, err error)
 	case strings.HasPrefix(name, "unix:"):
 		return name, nil
 	case name != "":
-		for _, f := range Discover(dirs) {
+		for _, f := range append(Discover(dirs), discoverSystem(SystemDir)...) {
 			if f.Name == name {
 				return f.Socket, nil
 			}
 		}
 		return "", &fault.Error{
 			What: fmt.Errorf("find cluster %s (%s): %w", name, Variable, fs.ErrNotExist),
-			Hint: "start it, or unset " + Variable + "; running: " + running(Discover(dirs)), Code: fault.CodeUnreachable,
+			Hint: "start it, or unset " + Variable + "; running: " + running(append(Discover(dirs), discoverSystem(SystemDir)...)), Code: fault.CodeUnreachable,
 		}
 	}
-	switch all := Discover(dirs); len(all) {
+	all := Discover(dirs)
+	if len(all) == 0 {
+		all = discoverSystem(SystemDir)
+	}
+	switch len(all) {
 	case 0:
 		return "", &fault.Error{What: ErrNoCluster, Hint: "start one here: gangway up; or name one: " + Variable + "=unix:/PATH", Code: fault.CodeUnreachable}
 	case 1:
@@ -92,6 +99,24 @@ func Find(getenv func(string) string, dirs []string) (address string, err error)
 			Hint: "choose one: export " + Variable + "=" + all[0].Name, Code: fault.CodeUnreachable,
 		}
 	}
+}
+
+// discoverSystem returns the clusters that daemons of all users have announced in dir, by
+// their names. Of one that has several daemons here any does: they are asked the same. Whether
+// they run nobody may see who may not look at their processes.
+func discoverSystem(dir string) []Found {
+	names, _ := filepath.Glob(filepath.Join(dir, "clusters", "*.json"))
+	var all []Found
+	for _, name := range names {
+		var f Found
+		b, err := os.ReadFile(name)
+		if err == nil && json.Unmarshal(b, &f) == nil && f.Name != "" {
+			all = append(all, f)
+		}
+	}
+	// The controller's own is the first: nothing stands before the ending of its file.
+	slices.SortStableFunc(all, func(a, b Found) int { return cmp.Compare(a.Name, b.Name) })
+	return slices.CompactFunc(all, func(a, b Found) bool { return a.Name == b.Name })
 }
 
 func running(all []Found) string {

@@ -21,6 +21,8 @@ const (
 	// not be reached, and so has heard nothing; or it went away with the request.
 	Away = "CONTROLLER_AWAY"
 	Left = "CONTROLLER_LEFT" // see Away
+	// Denied is the kind of a refusal that is final: who asks may not.
+	Denied = "ACCESS_DENIED"
 )
 
 // way is an address to dial, and what begins the paths of requests there.

@@ -37,7 +37,9 @@ type Forwarder struct {
 	// Node is this host's, and Agent the path of its agent's socket: what is asked of that
 	// goes there. Empty: there is none.
 	Node, Agent string
-	Log         *slog.Logger
+	// Everybody: the socket is for all users of the host, and not for this one alone.
+	Everybody bool
+	Log       *slog.Logger
 }
 
 // userKey is under which a request's context has who made it.
@@ -75,7 +77,7 @@ func (f *Forwarder) handler() http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		cred, ok := r.Context().Value(userKey{}).(syscall.Ucred)
-		if !ok || !socket.IsOurs(cred.Uid) {
+		if !ok || !f.Everybody && !socket.IsOurs(cred.Uid) {
 			refuse(w, http.StatusForbidden, &api.Error{What: "the socket is for the user of this daemon", Kind: "ACCESS_DENIED"})
 			return
 		}

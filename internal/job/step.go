@@ -138,6 +138,7 @@ type StepSpec struct {
 	Cluster string
 	UID     uint32
 	GID     uint32
+	Groups  []uint32 `json:",omitempty"` // the user's when the job was submitted; none: not known
 	User    string
 	Job     JobFacts
 	Name    string // of the step

@@ -160,7 +160,9 @@ func TestValuesAgainstSlurm(t *testing.T) {
 	conf := theirs(t)
 	var work errgroup.Group
 	work.SetLimit(16) // most of the time is Slurm's waiting
+	vectors := 0
 	for _, try := range trials() {
+		vectors += len(try.values)
 		for _, v := range try.values {
 			work.Go(func() error {
 				how, text := try.compare(t, conf, v)
@@ -173,6 +175,9 @@ func TestValuesAgainstSlurm(t *testing.T) {
 		}
 	}
 	_ = work.Wait()
+	if t.Logf("%d argument vectors", vectors); vectors < 800 {
+		t.Errorf("%d argument vectors are compared", vectors) // docs/beside-slurm.md says how many
+	}
 }
 
 // TestSubmittedAgainstSlurm: what Slurm's controller takes and refuses of what its commands

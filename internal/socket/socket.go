@@ -1,4 +1,4 @@
-// Package socket makes unix sockets that are one user's, and says who is at the other end
+// Package socket makes unix sockets that are one user's, or everybody's, and says who is at the other end
 // of a connection. It may be used by any number of goroutines.
 package socket
 
@@ -21,7 +21,7 @@ const Longest = 107
 func Listen(path string) (net.Listener, error) { return listen(path, 0o600) }
 
 // ListenForAll is Listen for a socket that every user may connect to, if the directory
-// lets him.
+// lets him: who serves it asks [Peer] whom it has there.
 func ListenForAll(path string) (net.Listener, error) { return listen(path, 0o666) }
 
 func listen(path string, mode fs.FileMode) (net.Listener, error) {

@@ -48,6 +48,8 @@ type Options struct {
 	Leftovers func() error
 	// Hosts is set where the controller is on another host; nil: it is at Wire.
 	Hosts *Hosts
+	// Users is set where steps are of all users of the machine; nil: they are this user's.
+	Users *Users
 	Log   *slog.Logger
 	// Ground is what the agent stands on; nil: this machine.
 	Ground Ground
@@ -116,6 +118,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer cancel()
 	if a.Orphans != nil {
 		go a.Orphans.Watch(ctx)
+	}
+	if a.Users != nil {
+		if err := a.Users.make(); err != nil {
+			return err
+		}
 	}
 	if err := a.findStays(); err != nil {
 		return err

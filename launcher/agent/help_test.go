@@ -286,7 +286,7 @@ func (m *master) send(msg *wire.ControllerMessage) {
 }
 
 func (m *master) prepare(k job.StepKey, name string, args ...string) {
-	spec := job.StepSpec{Key: k, Name: name}
+	spec := job.StepSpec{Key: k, Name: name, UID: uint32(os.Geteuid())}
 	for _, a := range args {
 		spec.Program.Args = append(spec.Program.Args, []byte(a))
 	}

@@ -8,17 +8,15 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"time"
 
-	"github.com/gangway-hpc/gangway/internal/socket"
 	"github.com/gangway-hpc/gangway/launcher/control"
 )
 
 // listen makes the agent's socket, and returns what begins to serve it, which returns what
 // ends that.
 func (a *Agent) listen() (serve func() func(), err error) {
-	l, err := socket.Listen(a.Socket)
+	l, err := a.listenAt()
 	if err != nil {
 		return nil, fmt.Errorf("make socket of node %s: %w", a.Node.Name, err)
 	}
@@ -26,7 +24,7 @@ func (a *Agent) listen() (serve func() func(), err error) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /v1/steps", a.serveSteps)
 	mux.HandleFunc("GET /v1/steps/{key}/io", a.serveIO)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ConnContext: askerOf}
 	return func() func() {
 		done := make(chan struct{})
 		if a.Hosts != nil {
@@ -34,7 +32,7 @@ func (a *Agent) listen() (serve func() func(), err error) {
 		}
 		go func() {
 			defer close(done)
-			_ = server.Serve(socket.Ours{Listener: l}) // its end is asked for
+			_ = server.Serve(l) // its end is asked for
 		}()
 		return func() {
 			_ = server.Close()
@@ -44,7 +42,7 @@ func (a *Agent) listen() (serve func() func(), err error) {
 }
 
 // serveSteps lists the run directories: the keys of what is here.
-func (a *Agent) serveSteps(w http.ResponseWriter, _ *http.Request) {
+func (a *Agent) serveSteps(w http.ResponseWriter, r *http.Request) {
 	entries, err := os.ReadDir(a.stepsDir())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -52,7 +50,9 @@ func (a *Agent) serveSteps(w http.ResponseWriter, _ *http.Request) {
 	}
 	names := []string{}
 	for _, e := range entries {
-		names = append(names, e.Name())
+		if a.mayList(r, e.Name()) {
+			names = append(names, e.Name())
+		}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(names) // who asked may be gone
@@ -62,7 +62,8 @@ func (a *Agent) serveSteps(w http.ResponseWriter, _ *http.Request) {
 // has enough. The client sends the first line.
 func (a *Agent) serveIO(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("key")
-	if _, err := control.ParseDir(name); err != nil {
+	key, err := control.ParseDir(name)
+	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -70,10 +71,13 @@ func (a *Agent) serveIO(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the protocol is gangway-stdio: ask with Connection: Upgrade, Upgrade: gangway-stdio", http.StatusUpgradeRequired)
 		return
 	}
-	dir := filepath.Join(a.stepsDir(), name)
-	step, err := dialSoon(r.Context(), dir)
+	s, ok := a.ownedStep(w, r, key)
+	if !ok {
+		return
+	}
+	step, err := dialSoon(r.Context(), s)
 	if err != nil {
-		refuseIO(w, dir, err)
+		refuseIO(w, s, err)
 		return
 	}
 	defer step.Close()
@@ -112,14 +116,14 @@ const (
 )
 
 // dialSoon connects to a step that is there, or is going to be within a moment.
-func dialSoon(ctx context.Context, dir string) (*control.Conn, error) {
+func dialSoon(ctx context.Context, s *supervisor) (*control.Conn, error) {
 	until := time.Now().Add(soonWait)
 	for wait := firstLook; ; wait = min(2*wait, lastLook) {
-		c, err := control.Dial(dir)
+		c, err := s.dial()
 		if err == nil || time.Now().After(until) {
 			return c, err
 		}
-		if _, ended := os.Stat(filepath.Join(dir, control.EndFile)); ended == nil {
+		if _, ended := s.lastWord(); ended == nil {
 			return nil, err
 		}
 		select {
@@ -132,15 +136,15 @@ func dialSoon(ctx context.Context, dir string) (*control.Conn, error) {
 
 // refuseIO says why there is no connection: 404 where the step is not known (yet), 503
 // where it is not ready, 410 with its end where it has ended.
-func refuseIO(w http.ResponseWriter, dir string, why error) {
-	if b, err := os.ReadFile(filepath.Join(dir, control.EndFile)); err == nil {
+func refuseIO(w http.ResponseWriter, s *supervisor, why error) {
+	if end, err := s.lastWord(); err == nil {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusGone)
-		_, _ = w.Write(b) // who asked may be gone
+		_ = json.NewEncoder(w).Encode(end) // who asked may be gone
 		return
 	}
 	code := http.StatusServiceUnavailable
-	if _, err := os.Stat(dir); err != nil {
+	if _, err := os.Stat(s.dir); err != nil {
 		code = http.StatusNotFound
 	}
 	http.Error(w, why.Error(), code)

@@ -122,6 +122,7 @@ func (l life) step(in any, now time.Time) (life, []any) {
 		}
 		return l, []any{adoptDo{}}
 	case foundIn:
+		in.end.Key, in.end.Node = l.key, l.node // whatever it says
 		l.phase, l.end, l.gone, l.started, l.refused = ended, in.end, true, in.end.Start, in.refused
 		return l, nil
 	case readyIn:
@@ -305,6 +306,7 @@ func (l life) ending(f *job.Fault, now time.Time) job.StepEnd {
 // finish is the end of the ranks, or of a prepare or start that failed, which is said by
 // nothing else. ours says that end.json has not been written.
 func (l life) finish(end job.StepEnd, ours bool) (life, []any) {
+	end.Key, end.Node = l.key, l.node // what a user's process says is of his own step
 	if l.fault != nil {
 		// That its ranks were killed is what we did, and no failure of theirs.
 		end.Fault, end.Ranks, ours = l.fault, nil, true

@@ -84,10 +84,12 @@ func (m *machine) Hands(w *Work) Hands {
 func (m *machine) Do(ctx context.Context, w *Work) { m.workers.Go(func() { w.run(ctx) }) }
 
 func (m *machine) supervisorOf(key job.StepKey) *supervisor {
-	return &supervisor{
+	s := &supervisor{
 		key: key, dir: filepath.Join(m.stepsDir(), control.DirOf(key)), node: m.Node.Name, marker: control.MarkerOf(m.Cluster, m.Node.Name, key),
-		gangway: m.Gangway, environ: m.Environ, orphans: m.Orphans, log: m.Log,
+		gangway: m.Gangway, environ: m.Environ, orphans: m.Orphans, log: m.Log, users: m.Users,
 	}
+	s.findOwner()
+	return s
 }
 
 // markers is what markers of this node's steps begin with.
@@ -109,7 +111,7 @@ func (m *machine) Strays(lives func(job.StepKey) bool) []job.StepKey {
 			left = append(left, key)
 		}
 	}
-	_ = m.removeLeftovers() // the log has it, and nothing waits for it
+	_ = m.removeLeftovers(nil) // the log has it, and nothing waits for it
 	return left
 }
 
@@ -129,7 +131,11 @@ func (m *machine) Search(ctx context.Context, id job.ID, attempt int, spare []jo
 		if n := m.Orphans.End(releasePatience); n > 0 {
 			text = fmt.Sprintf("processes without a marker that cannot be killed: %d", n)
 		}
-		if err := m.removeLeftovers(); err != nil && text == "" {
+		var users map[uint32]bool
+		if m.Users != nil {
+			users = m.Users.takeSoiled()
+		}
+		if err := m.removeLeftovers(users); err != nil && text == "" {
 			text = err.Error()
 		}
 		if ctx.Err() == nil {
@@ -138,12 +144,16 @@ func (m *machine) Search(ctx context.Context, id job.ID, attempt int, spare []jo
 	}()
 }
 
-// removeLeftovers removes what is of no process any more. The next agent tries it again.
-func (m *machine) removeLeftovers() error {
-	if m.Leftovers == nil {
-		return nil
+// removeLeftovers removes what is of no process any more, of some users (nil: of all). The
+// next agent tries it again.
+func (m *machine) removeLeftovers(users map[uint32]bool) error {
+	var err error
+	switch {
+	case m.Users != nil:
+		err = m.cleanUsers(context.Background(), users)
+	case m.Leftovers != nil:
+		err = m.Leftovers()
 	}
-	err := m.Leftovers()
 	if err != nil {
 		m.Log.Error("files of containers stay", "err", err)
 	}
@@ -154,5 +164,5 @@ func (m *machine) removeLeftovers() error {
 func (m *machine) End() {
 	kill(m.markers(), nil, time.Second)
 	m.Orphans.End(time.Second)
-	_ = m.removeLeftovers() // the log has it
+	_ = m.removeLeftovers(nil) // the log has it
 }

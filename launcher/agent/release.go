@@ -59,7 +59,7 @@ func (a *Agent) driveReleases(ctx context.Context) {
 			continue
 		}
 		state.going = true
-		if a.stray[r] {
+		if a.stray[r] || a.Users != nil { // on what a user's process says no release rests
 			a.Ground.Search(ctx, r.job, r.attempt, a.lingering(r), func(left string) { a.inputs.put(cleanedIn{r, left}) })
 			continue
 		}

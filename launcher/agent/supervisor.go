@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,6 +35,8 @@ type supervisor struct {
 	work    *Work
 	log     *slog.Logger
 	conn    *control.Conn
+	users   *Users // nil: all is this user's
+	whose   atomic.Pointer[owner]
 }
 
 // Leave implements Hands.
@@ -54,14 +57,20 @@ func (s *supervisor) Left() Left {
 		_, err := os.Lstat(s.file(control.IntentFile))
 		l.Intended = err == nil
 	}
-	if end, err := readJSON[job.StepEnd](s.file(control.EndFile)); err == nil {
+	if end, err := s.lastWord(); err == nil {
 		l.End = &end
 	}
 	return l
 }
 
 // Destroy implements Hands.
-func (s *supervisor) Destroy() { go kill(s.marker, nil, slack) }
+func (s *supervisor) Destroy() {
+	go kill(s.marker, nil, slack)
+	if o := s.owner(); o != nil {
+		s.users.soil(o.UID)
+		s.killProcess()
+	}
+}
 
 // Clear implements Hands.
 func (s *supervisor) Clear() {
@@ -71,7 +80,7 @@ func (s *supervisor) Clear() {
 
 // Remove implements Hands.
 func (s *supervisor) Remove() {
-	if err := os.RemoveAll(s.dir); err != nil {
+	if err := s.removeAll(); err != nil {
 		s.log.Error("run directory stays", "step", s.key, "err", err)
 	}
 }
@@ -112,10 +121,14 @@ func (s *supervisor) Launch(ctx context.Context, spec *job.StepSpec, lease time.
 	if err := os.Mkdir(s.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := writePlain(s.file(control.SpecFile), spec); err != nil {
+	if err := s.ownStep(ctx, spec); err != nil {
 		return err
 	}
-	log, err := os.OpenFile(s.file(control.LogFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	dir := s.runDir()
+	if err := writePlain(filepath.Join(dir, control.SpecFile), spec); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(filepath.Join(dir, control.LogFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
@@ -125,10 +138,16 @@ func (s *supervisor) Launch(ctx context.Context, spec *job.StepSpec, lease time.
 		return err
 	}
 	defer theirs.Close()
-	cmd := exec.Command(s.gangway, "step", "--node", s.node, "--lease", strconv.FormatInt(lease.Milliseconds(), 10), "--agent", "3", s.dir)
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = s.dir, log, log, []*os.File{theirs}
-	cmd.Env = slices.Concat(s.environ, []string{control.Marker + "=" + s.marker})
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd := exec.Command(s.gangway, "step", "--node", s.node, "--lease", strconv.FormatInt(lease.Milliseconds(), 10), "--agent", "3", dir)
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = dir, log, log, []*os.File{theirs}
+	cmd.Env, cmd.SysProcAttr = s.environ, &syscall.SysProcAttr{Setsid: true}
+	if o := s.owner(); o != nil {
+		o.become(cmd, s.environ)
+		if err := o.give(dir); err != nil {
+			return errors.Join(err, ours.Close())
+		}
+	}
+	cmd.Env = slices.Concat(cmd.Env, []string{control.Marker + "=" + s.marker})
 	if err := s.orphans.Start(cmd); err != nil {
 		return errors.Join(err, ours.Close())
 	}
@@ -183,7 +202,7 @@ func (s *supervisor) watch(ctx context.Context, c *control.Conn, exited <-chan s
 // connect waits for the socket of a supervisor that is there already.
 func (s *supervisor) connect(ctx context.Context, exited <-chan struct{}) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		if c, err := control.Dial(s.dir); err == nil && s.watch(ctx, c, exited) {
+		if c, err := s.dial(); err == nil && s.watch(ctx, c, exited) {
 			return
 		}
 		select {
@@ -224,7 +243,7 @@ func (s *supervisor) listen(ctx context.Context, c *control.Conn, exited <-chan 
 
 // over posts the end of the supervisor.
 func (s *supervisor) over() {
-	end, err := readJSON[job.StepEnd](s.file(control.EndFile))
+	end, err := s.lastWord()
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			s.log.Error("end of step cannot be read", "step", s.key, "err", err)

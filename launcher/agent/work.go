@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/launcher/control"
@@ -66,7 +67,11 @@ func (w *Work) do(ctx context.Context, do any) (last bool) {
 	switch do := do.(type) {
 	case launchDo:
 		if err := w.hands.Launch(ctx, do.spec, do.lease); err != nil {
-			w.post(failedIn{job.Fault{What: "start the supervisor of the step on node " + w.node, Cause: err.Error(), Node: true}})
+			f := job.Fault{What: "start the supervisor of the step on node " + w.node, Cause: err.Error(), Node: true}
+			if refused, ok := errors.AsType[*refusal](err); ok {
+				f = refused.Fault
+			}
+			w.post(failedIn{f})
 		}
 	case adoptDo:
 		w.hands.Adopt(ctx)

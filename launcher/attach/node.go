@@ -73,6 +73,12 @@ func (n *node) run(ctx context.Context) {
 			n.session.mu.Unlock()
 			return
 		}
+		if refused, ok := errors.AsType[*api.Error](err); ok && refused.Kind == api.Denied { // and will be
+			n.session.mu.Lock()
+			n.session.fail(err)
+			n.session.mu.Unlock()
+			return
+		}
 		if worked {
 			wait, begun, told = firstWait, time.Now(), false
 		}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gangway-hpc/gangway/internal/socket"
 )
 
 // MaxLine bounds a line. The longest is the end of a step with the last lines of all of
@@ -70,6 +72,36 @@ func Dial(dir string) (*Conn, error) {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: short(d)})
 	if err != nil {
 		return nil, fmt.Errorf("reach step in %s: %w", dir, err)
+	}
+	return New(c), nil
+}
+
+// DialAs connects to the supervisor of a user, which works in his directory dir. What lies
+// there is his: the socket is not followed anywhere, and whoever listens has to be that user.
+func DialAs(dir string, uid uint32) (*Conn, error) {
+	name := filepath.Join(dir, SocketFile)
+	fd, err := unix.Open(name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "reach step", Path: name, Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, &os.PathError{Op: "reach step", Path: name, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK || st.Uid != uid {
+		return nil, fmt.Errorf("reach step in %s: %s is not a socket of user %d", dir, SocketFile, uid)
+	}
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("/proc/self/fd/%d", fd)})
+	if err != nil {
+		return nil, fmt.Errorf("reach step in %s: %w", dir, err)
+	}
+	cred, err := socket.Peer(c)
+	if err == nil && cred.Uid != uid {
+		err = fmt.Errorf("reach step in %s: user %d listens there, and not user %d", dir, cred.Uid, uid)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
 	}
 	return New(c), nil
 }

@@ -153,7 +153,7 @@ func clockCalls() int {
 }
 
 func (s *Server) getDiag(_ http.ResponseWriter, r *http.Request) (any, error) {
-	d := s.core.meter.tally.now(s.users.name)
+	d := s.core.meter.tally.now(func(uid uint32) string { return nameOf(s.opts.Users, uid) })
 	d.ClockCalls = clockCalls()
 	err := s.do(r.Context(), func(c *core) {
 		d.Now, d.Running = c.now, len(c.runs)

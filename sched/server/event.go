@@ -143,6 +143,7 @@ type (
 // facts are what is known of a job from its submission, beside its Spec.
 type facts struct {
 	GID        uint32
+	Groups     []uint32     `json:",omitempty"` // the user's, when it was submitted; none: they are not known
 	Program    *job.Program `json:",omitempty"` // without script and environment
 	Env, Text  string       `json:",omitempty"` // digests of these
 	Command    string       `json:",omitempty"`

@@ -352,12 +352,16 @@ func (c *core) endAllocation(id job.ID, by string, exit int) error {
 }
 
 func (s *Server) getJob(_ http.ResponseWriter, r *http.Request) (any, error) {
+	who, refused := s.who(r)
+	if refused != nil {
+		return nil, refused
+	}
 	return ask(s, r, func(c *core) (*api.Job, error) {
 		id, err := c.idOf(r.PathValue("id"))
 		if err != nil {
 			return nil, err
 		}
-		return c.jobView(id), nil
+		return c.forPerson(who, c.jobView(id)), nil
 	})
 }
 

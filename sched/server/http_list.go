@@ -16,6 +16,10 @@ import (
 
 // getJobs answers a query for jobs as they are.
 func (s *Server) getJobs(w http.ResponseWriter, r *http.Request) (any, error) {
+	who, refused := s.who(r)
+	if refused != nil {
+		return nil, refused
+	}
 	q, err := api.ParseQuery(r.URL.Query())
 	if err != nil {
 		return nil, &api.Error{What: err.Error(), Code: fault.CodeUsage}
@@ -24,7 +28,7 @@ func (s *Server) getJobs(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	page, err := ask(s, r, func(c *core) (api.Page[*api.Job], error) { return c.jobs(&q, states) })
+	page, err := ask(s, r, func(c *core) (api.Page[*api.Job], error) { return c.jobs(who, &q, states) })
 	if err != nil || q.Whole || r.Header.Get("Accept") != api.Packed {
 		return page, err
 	}
@@ -38,7 +42,7 @@ func (s *Server) getJobs(w http.ResponseWriter, r *http.Request) (any, error) {
 // recently is how long ended jobs are shown by those who ask for them.
 const recently = 5 * job.Minute
 
-func (c *core) jobs(q *api.Query, states []job.State) (api.Page[*api.Job], error) {
+func (c *core) jobs(who identity, q *api.Query, states []job.State) (api.Page[*api.Job], error) {
 	page := api.Page[*api.Job]{Now: c.now}
 	limit := cmp.Or(q.Limit, 10000)
 	after := job.ID(0)
@@ -70,7 +74,7 @@ func (c *core) jobs(q *api.Query, states []job.State) (api.Page[*api.Job], error
 			page.Next = strconv.FormatUint(uint64(page.Items[len(page.Items)-1].ID), 10)
 			break
 		}
-		j := c.viewOf(v)
+		j := c.forPerson(who, c.viewOf(v))
 		if q.Whole {
 			c.whole(j)
 		} else {

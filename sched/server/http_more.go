@@ -23,6 +23,10 @@ import (
 
 // getHistory answers from the accounting, and with what has not ended yet.
 func (s *Server) getHistory(_ http.ResponseWriter, r *http.Request) (any, error) {
+	who, refused := s.who(r)
+	if refused != nil {
+		return nil, refused
+	}
 	q, err := api.ParseQuery(r.URL.Query())
 	if err != nil {
 		return nil, &api.Error{What: err.Error(), Code: fault.CodeUsage}
@@ -72,7 +76,11 @@ func (s *Server) getHistory(_ http.ResponseWriter, r *http.Request) (any, error)
 		})
 	}
 	page.Now = job.Time(s.opts.Now().UnixMilli())
-	return page, nil
+	return page, s.do(r.Context(), func(c *core) {
+		for i := range page.Items {
+			c.pastForPerson(who, &page.Items[i])
+		}
+	})
 }
 
 // latest leaves of what the accounting has the jobs that are done, by their latest attempts:

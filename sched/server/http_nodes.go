@@ -258,6 +258,10 @@ func (s *Server) getWatch(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, &api.Error{What: err.Error(), Code: fault.CodeUsage}
 	}
+	person, refused := s.who(r)
+	if refused != nil {
+		return nil, refused
+	}
 	var who *watcher
 	defer func() {
 		if who != nil {
@@ -270,7 +274,7 @@ func (s *Server) getWatch(w http.ResponseWriter, r *http.Request) (any, error) {
 				return struct{}{}, &api.Error{What: fmt.Sprintf("job %v: Invalid job id specified", id), Kind: "INVALID_JOB_ID"}
 			}
 		}
-		who, err = c.subscribe(q.IDs)
+		who, err = c.subscribe(person, q.IDs)
 		return struct{}{}, err
 	})
 	if err != nil {

@@ -157,6 +157,10 @@ func (c *core) stepOf(id job.ID, text string) (*run, *step, error) {
 }
 
 func (s *Server) oneStep(r *http.Request, id, step string) (any, error) {
+	who, refused := s.who(r)
+	if refused != nil {
+		return nil, refused
+	}
 	return ask(s, r, func(c *core) (*api.Step, error) {
 		id, err := c.idOf(id)
 		if err != nil {
@@ -166,7 +170,7 @@ func (s *Server) oneStep(r *http.Request, id, step string) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return c.stepView(st, true), nil
+		return c.stepForPerson(who, c.stepView(st, true), c.ownerOf(id)), nil
 	})
 }
 
@@ -201,6 +205,10 @@ func (s *Server) endStep(_ http.ResponseWriter, r *http.Request) (any, error) {
 }
 
 func (s *Server) getJobSteps(_ http.ResponseWriter, r *http.Request) (any, error) {
+	who, refused := s.who(r)
+	if refused != nil {
+		return nil, refused
+	}
 	return ask(s, r, func(c *core) (api.Page[*api.Step], error) {
 		page := api.Page[*api.Step]{Now: c.now}
 		id, err := c.idOf(r.PathValue("id"))
@@ -215,10 +223,10 @@ func (s *Server) getJobSteps(_ http.ResponseWriter, r *http.Request) (any, error
 			return page, nil
 		}
 		for _, st := range run.Done {
-			page.Items = append(page.Items, c.stepView(st, false))
+			page.Items = append(page.Items, c.stepForPerson(who, c.stepView(st, false), c.ownerOf(run.Of.Job)))
 		}
 		for _, id := range sortedSteps(run.Steps) {
-			page.Items = append(page.Items, c.stepView(run.Steps[id], false))
+			page.Items = append(page.Items, c.stepForPerson(who, c.stepView(run.Steps[id], false), c.ownerOf(run.Of.Job)))
 		}
 		return page, nil
 	})
@@ -226,6 +234,10 @@ func (s *Server) getJobSteps(_ http.ResponseWriter, r *http.Request) (any, error
 
 // getSteps answers with the steps that have not ended, of the jobs that a query chooses.
 func (s *Server) getSteps(_ http.ResponseWriter, r *http.Request) (any, error) {
+	who, refused := s.who(r)
+	if refused != nil {
+		return nil, refused
+	}
 	q, err := api.ParseQuery(r.URL.Query())
 	if err != nil {
 		return nil, &api.Error{What: err.Error(), Code: fault.CodeUsage}
@@ -238,7 +250,7 @@ func (s *Server) getSteps(_ http.ResponseWriter, r *http.Request) (any, error) {
 				continue
 			}
 			for _, id := range sortedSteps(run.Steps) {
-				page.Items = append(page.Items, c.stepView(run.Steps[id], false))
+				page.Items = append(page.Items, c.stepForPerson(who, c.stepView(run.Steps[id], false), v.Spec.UID))
 			}
 		}
 		return page, nil

@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os/user"
 	"strconv"
-	"sync"
 	"syscall"
-	"time"
 
+	"github.com/gangway-hpc/gangway/internal/account"
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/host"
 	"github.com/gangway-hpc/gangway/internal/job"
@@ -20,8 +18,10 @@ import (
 // identity is who asks, as the kernel says.
 type identity struct {
 	uid, gid uint32
-	users    *users
+	users    *account.Database
 	from     host.Peer // who says so; zero: the kernel of this host
+	// multiuser: the cluster is not one user's.
+	multiuser bool
 }
 
 // admin says whether who asks may do everything: nobody may by another host's word.
@@ -43,67 +43,22 @@ func (i identity) mayAsk(spec, have *job.Spec) *api.Error {
 	return nil
 }
 
-// groups are the names of the user's groups, as this machine knows them.
-func (i identity) groups() []string { return i.users.groups(i.uid) }
-
 // name is the user's name, or the number where there is none.
-func (i identity) name() string { return i.users.name(i.uid) }
+func (i identity) name() string { return nameOf(i.users, i.uid) }
 
-// users are names that were looked up.
-type users struct {
-	mu    sync.Mutex
-	names map[uint32]string
-	of    map[uint32]membership
+func nameOf(users *account.Database, uid uint32) string {
+	if a, err := users.ByID(context.Background(), uid); err == nil {
+		return a.Name
+	}
+	return strconv.FormatUint(uint64(uid), 10)
 }
 
-// membership is which groups a user was in at a moment.
-type membership struct {
-	groups []string
-	at     time.Time
-}
-
-// memberSpan is how long it is taken for true.
-const memberSpan = time.Minute
-
-// groups are those of a user; none if it is not known.
-func (u *users) groups(uid uint32) []string {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if m, ok := u.of[uid]; ok && time.Since(m.at) < memberSpan {
-		return m.groups
+// groups are the names of the user's groups, as this machine knows them.
+func (i identity) groups() []string {
+	if a, err := i.users.ByID(context.Background(), i.uid); err == nil {
+		return a.GroupNames
 	}
-	m := membership{at: time.Now()}
-	if found, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil {
-		ids, _ := found.GroupIds() // without it is in none that counts
-		for _, id := range ids {
-			if g, err := user.LookupGroupId(id); err == nil {
-				m.groups = append(m.groups, g.Name)
-			}
-		}
-	}
-	if u.of == nil {
-		u.of = map[uint32]membership{}
-	}
-	u.of[uid] = m
-	return m.groups
-}
-
-func (u *users) name(uid uint32) string {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if name, ok := u.names[uid]; ok {
-		return name
-	}
-	text := strconv.FormatUint(uint64(uid), 10)
-	name := text
-	if found, err := user.LookupId(text); err == nil {
-		name = found.Username
-	}
-	if u.names == nil {
-		u.names = map[uint32]string{}
-	}
-	u.names[uid] = name
-	return name
+	return nil // who is not known is in none that counts
 }
 
 type peerKey struct{}
@@ -127,5 +82,5 @@ func (s *Server) who(r *http.Request) (identity, *api.Error) {
 		return identity{}, &api.Error{What: "who asks is not known: the connection is not a unix socket", Kind: "ACCESS_DENIED"}
 	}
 	from, _ := r.Context().Value(hostKey{}).(host.Peer) // else it is this host
-	return identity{cred.Uid, cred.Gid, &s.users, from}, nil
+	return identity{cred.Uid, cred.Gid, s.opts.Users, from, s.opts.Multiuser}, nil
 }

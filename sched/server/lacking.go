@@ -7,9 +7,9 @@ import (
 	"github.com/gangway-hpc/gangway/internal/job"
 )
 
-// lacking is in what a node has less than it was declared to have, by Slurm's words; empty: it
+// hasLess is in what a node has less than it was declared to have, by Slurm's words; empty: it
 // has it all. GPUs are what agents find of generic resources: of others nothing is known.
-func lacking(declared, found *job.Node) string {
+func hasLess(declared, found *job.Node) string {
 	var all []string
 	less := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if want, have := gpusOf(declared), gpusOf(found); have < want {

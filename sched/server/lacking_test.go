@@ -21,7 +21,7 @@ func TestLacking(t *testing.T) {
 	} {
 		found := full
 		change(&found)
-		if got := lacking(&declared, &found); got != want {
+		if got := hasLess(&declared, &found); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

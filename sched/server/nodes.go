@@ -183,7 +183,7 @@ func (c *core) hardware(n *node, h *wire.Hello) (lacks string) {
 		return ""
 	}
 	if c.opts.Cluster.Declared {
-		return lacking(&n.spec, &found)
+		return hasLess(&n.spec, &found)
 	}
 	spec := n.spec
 	spec.Sockets, spec.CoresPerSocket, spec.ThreadsPerCore, spec.CPUs = found.Sockets, found.CoresPerSocket, found.ThreadsPerCore, found.CPUs

@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
+	"github.com/gangway-hpc/gangway/internal/account"
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/socket"
 	"github.com/gangway-hpc/gangway/internal/store"
@@ -42,6 +43,11 @@ type Options struct {
 	Address string
 	// Hosts is how daemons of other hosts are heard; nil: there are none.
 	Hosts *Hosts
+	// Users is who this machine knows; nil: as its files and getent say.
+	Users *account.Database
+	// Multiuser: the cluster is that of all users whom the machine knows, each with his own
+	// rights. Else it is this user's, whoever that is.
+	Multiuser bool
 	// Configuration is where Cluster is from; nil: it cannot be read again.
 	Configuration *Configuration
 	// Now is the machine's clock, which may be set; nil: the system's.
@@ -60,7 +66,6 @@ type Server struct {
 	large    chan struct{} // a token for each long request that is being read
 	core     *core
 	registry *prometheus.Registry
-	users    users
 
 	reading  sync.Mutex // while the configuration is read again
 	stopOnce sync.Once
@@ -74,6 +79,9 @@ type Server struct {
 func New(ctx context.Context, opts Options) (*Server, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
+	}
+	if opts.Users == nil {
+		opts.Users = &account.Database{}
 	}
 	if opts.SnapshotEvery == 0 {
 		opts.SnapshotEvery = 10000

@@ -19,7 +19,7 @@ func (c *core) stepSpec(r *run, id job.StepID, try int) *job.StepSpec {
 	v, _ := c.sched.Job(r.Of.Job)
 	s := &job.StepSpec{
 		Key:     job.StepKey{Job: r.Of.Job, Attempt: r.Of.Attempt, Step: id, Try: try},
-		Cluster: c.opts.Cluster.Name, GID: r.Facts.GID, Controller: c.opts.Address, Grace: killWait,
+		Cluster: c.opts.Cluster.Name, GID: r.Facts.GID, Groups: r.Facts.Groups, Controller: c.opts.Address, Grace: killWait,
 	}
 	if v.Spec != nil {
 		s.UID, s.User, s.Job, s.CPUsPerTask, s.Name = v.Spec.UID, v.Spec.User, c.jobFacts(r, v.Spec), v.Spec.CPUsPerTask, v.Spec.Name

@@ -33,8 +33,12 @@ func propose(who identity, q *api.Submit) (*proposal, *api.Error) {
 		return nil, err
 	}
 	q.Spec.UID, q.Spec.User, q.Spec.Groups = who.uid, who.name(), who.groups()
+	groups, err := who.member()
+	if err != nil {
+		return nil, err
+	}
 	p.facts = facts{
-		GID: who.gid, Comment: q.Comment, SubmitHost: q.SubmitHost, SubmitDir: q.SubmitDir, Dependency: q.Dependency,
+		GID: who.gid, Groups: groups, Comment: q.Comment, SubmitHost: q.SubmitHost, SubmitDir: q.SubmitDir, Dependency: q.Dependency,
 		Exclude: q.Spec.Exclude, Once: q.Once, Unheld: q.Unheld, Command: q.Command, GPUs: q.GPUs, GPUsPerNode: q.GPUsPerNode, GPUsPerTask: q.GPUsPerTask,
 	}
 	if who.from.Role == host.Node {

@@ -15,6 +15,7 @@ const maxBehind = 4096
 
 // watcher is somebody who watches jobs.
 type watcher struct {
+	who  identity
 	ids  []job.ID // jobs or arrays; none: all
 	from uint64   // what was before this it has seen as it was at first
 
@@ -91,8 +92,8 @@ func (w *watcher) wants(id, array job.ID) bool {
 }
 
 // subscribe adds a watcher: first it gets how things are.
-func (c *core) subscribe(ids []job.ID) (*watcher, error) {
-	w := &watcher{ids: ids, from: c.watch.seq, ready: make(chan struct{}, 1)}
+func (c *core) subscribe(who identity, ids []job.ID) (*watcher, error) {
+	w := &watcher{who: who, ids: ids, from: c.watch.seq, ready: make(chan struct{}, 1)}
 	if len(ids) == 0 {
 		all := 0
 		for _, other := range c.watch.all {
@@ -137,6 +138,9 @@ func (c *core) subscribe(ids []job.ID) (*watcher, error) {
 		for v := range c.sched.Pending {
 			add(c.viewOf(&v))
 		}
+	}
+	for i := range present {
+		present[i] = c.eventForPerson(who, present[i])
 	}
 	w.most = len(present) + maxBehind
 	w.give(append(present, api.Event{Seq: c.watch.seq, At: c.now, Synced: true})...)
@@ -202,7 +206,7 @@ func (c *core) publish() {
 					if changes[i].event.Seq <= w.from || !w.wants(changes[i].id, changes[i].array) {
 						continue
 					}
-					if !w.give(changes[i].event) {
+					if !w.give(c.eventForPerson(w.who, changes[i].event)) {
 						c.unsubscribe(w) // it does not read
 						break
 					}
