@@ -111,7 +111,9 @@ func (h *hosts) startController(ctx context.Context) error {
 	if err := h.launch(ctl, "controller", "--state-dir", ctl.state, "--listen", ctl.address+":"+controllerPort); err != nil {
 		return err
 	}
-	for _, line := range []string{"ip link set lo up", "ip link add br0 type bridge", "ip addr add " + ctl.address + "/24 dev br0", "ip link set br0 up"} {
+	// A bridge without an address of its own has the lowest of its ports', and the others go on sending
+	// to the one before for half a minute.
+	for _, line := range []string{"ip link set lo up", "ip link add br0 address 02:00:0a:4d:00:01 type bridge", "ip addr add " + ctl.address + "/24 dev br0", "ip link set br0 up"} {
 		if err := h.in(ctx, ctl, line); err != nil {
 			return err
 		}
