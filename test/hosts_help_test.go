@@ -181,11 +181,11 @@ func (h *hosts) begin(t *testing.T) []*background {
 	return all
 }
 
-// control starts the controller. Certificates are renewed after a minute.
+// control starts the controller. Certificates are renewed after 100 s.
 func (h *hosts) control() *background {
 	h.t.Helper()
 	ctl := h.all[0]
-	return h.daemon(ctl, "", "controller", "--state-dir", ctl.state, "--listen", ctl.address+":7430", "--certificate-life", "90s")
+	return h.daemon(ctl, "", "controller", "--state-dir", ctl.state, "--listen", ctl.address+":7430", "--certificate-life", "150s")
 }
 
 // nodes waits until the nodes are as is said.

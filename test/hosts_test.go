@@ -20,11 +20,15 @@ func TestHosts(t *testing.T) {
 	image := allreduce(t, h.person)
 
 	t.Run("path", func(t *testing.T) { h.path(t, image) })
+	t.Run("cut off", func(t *testing.T) { h.cutOff(t, image) })
 	t.Run("where it runs", func(t *testing.T) { h.look(t, image) })
 	t.Run("users", func(t *testing.T) { h.users(t) })
-	t.Run("starts again", func(t *testing.T) { h.startsAgain(t, daemons[0], daemons[4]) })
+	t.Run("controller away", func(t *testing.T) { daemons[0] = h.controllerAway(t, image, daemons[0]) })
+	t.Run("starts again", func(t *testing.T) { daemons[0], daemons[4] = h.startsAgain(t, daemons[0], daemons[4]) })
 	t.Run("paused", func(t *testing.T) { h.paused(t, daemons[3]) })
-	t.Run("cut off", func(t *testing.T) { h.cutOff(t, image) })
+	t.Run("agent stopped", func(t *testing.T) { h.stopped(t, image, "agent", 3, daemons[3], false) })
+	t.Run("all stopped", func(t *testing.T) { h.stopped(t, image, "all", 4, daemons[4], true) })
+	t.Run("rough", func(t *testing.T) { h.rough(t, image) })
 	t.Run("moved", func(t *testing.T) { h.moved(t) })
 	t.Run("renewed", func(t *testing.T) {
 		waitFor(t, func() bool { return strings.Contains(daemons[1].out.String(), "certificate is renewed") })
@@ -118,7 +122,7 @@ func (h *hosts) users(t *testing.T) {
 
 // startsAgain: an agent needs nothing but its state directory, and finds its steps again;
 // a controller that was killed finds its nodes, and programs of a job wait for it.
-func (h *hosts) startsAgain(t *testing.T, controller, agent *background) {
+func (h *hosts) startsAgain(t *testing.T, controller, agent *background) (c, a *background) {
 	id := h.submit(t, "echo begins; while ! test -e away; do sleep 0.1; done; srun hostname", "-w", "n4", "-N2", "-o", "out-%j")
 	h.file(t, "out-"+id, "begins")
 	for _, b := range []*background{controller, agent} {
@@ -128,18 +132,19 @@ func (h *hosts) startsAgain(t *testing.T, controller, agent *background) {
 	if o := outcomeOf(t, h.command("squeue")); o.code != 1 || !strings.Contains(o.err, "Unable to contact") {
 		t.Errorf("squeue without a controller: exit %d\n%s%s", o.code, o.out, o.err)
 	}
-	h.daemon(h.all[4], "", "agent", "--state-dir", h.all[4].state)
+	a = h.daemon(h.all[4], "", "agent", "--state-dir", h.all[4].state)
 	if err := os.WriteFile(filepath.Join(h.dir, "home", "away"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, func() bool { // it asks by now
 		return slices.ContainsFunc(h.processes(t), func(p clusterProcess) bool { return strings.HasPrefix(p.command, "srun hostname") })
 	})
-	h.control()
+	c = h.control()
 	h.completes(t, id)
 	if got := sorted(h.file(t, "out-"+id, "")); got != "begins\nn1\nn4" {
 		t.Errorf("output:\n%s", got)
 	}
+	return c, a
 }
 
 // paused: a node whose agent is silent for a while takes nothing new, and loses nothing.
@@ -158,45 +163,6 @@ func (h *hosts) paused(t *testing.T, agent *background) {
 	}
 	h.completes(t, id)
 	h.nodes(t, "n1 idle\nn2 idle\nn3 idle\nn4 idle\n")
-}
-
-// cutOff: what a host had that is not heard of any more runs on others, and when it comes
-// back nothing of it is left there.
-func (h *hosts) cutOff(t *testing.T, image string) {
-	id := h.submit(t, "echo $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0} $SLURM_JOB_NODELIST >> starts\n"+
-		"srun -K --container-image="+image+" allreduce 30 100ms", "-N2", "--requeue", "--open-mode=append", "-o", "out-%j")
-	h.file(t, "starts", id+` 0 n\[1-2\]\n`)
-	h.wantRanks(t, 2)
-	h.root(t, h.hub, "ip link set v2 down") // n2's
-	began := time.Now()
-	h.file(t, "starts", id+` 1 n\[1,3\]\n`)
-	if d := time.Since(began); d < 18*time.Second || d > 40*time.Second {
-		t.Errorf("it was started on others after %s; a node is lost after 20 s", d)
-	}
-	if got := h.do(t, "sinfo", "-h", "-n", "n2", "-o", "%T"); !strings.HasPrefix(got, "down") {
-		t.Errorf("node n2 is %s", got)
-	}
-	h.completes(t, id)
-	if got := h.file(t, "out-"+id, ""); !strings.Contains(sorted(got), sums(2)) {
-		t.Errorf("output:\n%s", got)
-	}
-	h.root(t, h.hub, "ip link set v2 up")
-	h.nodes(t, "n1 idle\nn2 idle\nn3 idle\nn4 idle\n")
-	h.wantRanks(t, 0)
-}
-
-// wantRanks waits until so many ranks run that reduce.
-func (h *hosts) wantRanks(t *testing.T, want int) {
-	t.Helper()
-	waitFor(t, func() bool {
-		n := 0
-		for _, p := range h.processes(t) {
-			if regexp.MustCompile(`^\S*allreduce `).MatchString(p.command) {
-				n++
-			}
-		}
-		return n == want
-	})
 }
 
 // moved: a host that gets another address is found there, with nothing said.

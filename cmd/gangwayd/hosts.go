@@ -130,7 +130,7 @@ func hostAgent(ctx context.Context, env *cli.Env, m *memberFlags, mode *modeFlag
 		log.Warn(note)
 	}
 	listener, err := member.Listen(ctx, listen, host.Rules{
-		Roles: map[string][]host.Role{host.StepProtocol: {host.Controller}}, Log: log, Now: env.Now,
+		Roles: map[string][]host.Role{host.StepProtocol: {host.Controller}, host.PeerProtocol: {host.Node}}, Log: log, Now: env.Now,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -139,7 +139,11 @@ func hostAgent(ctx context.Context, env *cli.Env, m *memberFlags, mode *modeFlag
 	public := filepath.Join(sockets, publicSocket)
 	o.Hosts = &agent.Hosts{
 		Dial: dialer(member, host.SessionProtocol, at.saw), Where: at.now,
-		Steps: listener.For(host.StepProtocol), Public: "unix:" + public,
+		Steps: listener.For(host.StepProtocol), Peers: listener.For(host.PeerProtocol),
+		DialPeer: func(ctx context.Context, node, address string) (net.Conn, error) {
+			return member.Dial(ctx, address, host.PeerProtocol, host.Node, node)
+		},
+		Public: "unix:" + public,
 	}
 	l, err := listenFor(system, public)
 	if err != nil {

@@ -24,6 +24,7 @@ const (
 	SessionProtocol = "gangway-session/1" // gRPC: a node's session with the controller
 	APIProtocol     = "gangway-api/1"     // HTTP: the public API, for users of a host; renewals
 	StepProtocol    = "gangway-step/1"    // HTTP: the agent's service, for the controller
+	PeerProtocol    = "gangway-peer/1"    // HTTP: what agents ask each other
 )
 
 const (

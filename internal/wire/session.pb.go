@@ -80,6 +80,58 @@ func (StepState_Phase) EnumDescriptor() ([]byte, []int) {
 	return file_session_proto_rawDescGZIP(), []int{4, 0}
 }
 
+type Probed_Reach int32
+
+const (
+	Probed_UNKNOWN Probed_Reach = 0
+	Probed_NONE    Probed_Reach = 1 // nothing answers at its address
+	Probed_HOST    Probed_Reach = 2 // something does, and the agent does not
+	Probed_AGENT   Probed_Reach = 3
+)
+
+// Enum value maps for Probed_Reach.
+var (
+	Probed_Reach_name = map[int32]string{
+		0: "UNKNOWN",
+		1: "NONE",
+		2: "HOST",
+		3: "AGENT",
+	}
+	Probed_Reach_value = map[string]int32{
+		"UNKNOWN": 0,
+		"NONE":    1,
+		"HOST":    2,
+		"AGENT":   3,
+	}
+)
+
+func (x Probed_Reach) Enum() *Probed_Reach {
+	p := new(Probed_Reach)
+	*p = x
+	return p
+}
+
+func (x Probed_Reach) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Probed_Reach) Descriptor() protoreflect.EnumDescriptor {
+	return file_session_proto_enumTypes[1].Descriptor()
+}
+
+func (Probed_Reach) Type() protoreflect.EnumType {
+	return &file_session_proto_enumTypes[1]
+}
+
+func (x Probed_Reach) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Probed_Reach.Descriptor instead.
+func (Probed_Reach) EnumDescriptor() ([]byte, []int) {
+	return file_session_proto_rawDescGZIP(), []int{26, 0}
+}
+
 type StepKey struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           uint32                 `protobuf:"varint,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -162,6 +214,7 @@ type AgentMessage struct {
 	//	*AgentMessage_Precached
 	//	*AgentMessage_Inventory
 	//	*AgentMessage_Signalled
+	//	*AgentMessage_Probed
 	//	*AgentMessage_Entered
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
@@ -295,6 +348,15 @@ func (x *AgentMessage) GetSignalled() *Signalled {
 	return nil
 }
 
+func (x *AgentMessage) GetProbed() *Probed {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_Probed); ok {
+			return x.Probed
+		}
+	}
+	return nil
+}
+
 func (x *AgentMessage) GetEntered() *Entered {
 	if x != nil {
 		if x, ok := x.Message.(*AgentMessage_Entered); ok {
@@ -348,6 +410,10 @@ type AgentMessage_Signalled struct {
 	Signalled *Signalled `protobuf:"bytes,10,opt,name=signalled,proto3,oneof"`
 }
 
+type AgentMessage_Probed struct {
+	Probed *Probed `protobuf:"bytes,31,opt,name=probed,proto3,oneof"`
+}
+
 type AgentMessage_Entered struct {
 	Entered *Entered `protobuf:"bytes,11,opt,name=entered,proto3,oneof"`
 }
@@ -372,6 +438,8 @@ func (*AgentMessage_Inventory) isAgentMessage_Message() {}
 
 func (*AgentMessage_Signalled) isAgentMessage_Message() {}
 
+func (*AgentMessage_Probed) isAgentMessage_Message() {}
+
 func (*AgentMessage_Entered) isAgentMessage_Message() {}
 
 type ControllerMessage struct {
@@ -387,6 +455,8 @@ type ControllerMessage struct {
 	//	*ControllerMessage_EndedAck
 	//	*ControllerMessage_Release
 	//	*ControllerMessage_Precache
+	//	*ControllerMessage_Answer
+	//	*ControllerMessage_Probe
 	//	*ControllerMessage_Enter
 	//	*ControllerMessage_CheckHealth
 	//	*ControllerMessage_Configure
@@ -513,6 +583,24 @@ func (x *ControllerMessage) GetPrecache() *Precache {
 	return nil
 }
 
+func (x *ControllerMessage) GetAnswer() *Answer {
+	if x != nil {
+		if x, ok := x.Message.(*ControllerMessage_Answer); ok {
+			return x.Answer
+		}
+	}
+	return nil
+}
+
+func (x *ControllerMessage) GetProbe() *Probe {
+	if x != nil {
+		if x, ok := x.Message.(*ControllerMessage_Probe); ok {
+			return x.Probe
+		}
+	}
+	return nil
+}
+
 func (x *ControllerMessage) GetEnter() *Enter {
 	if x != nil {
 		if x, ok := x.Message.(*ControllerMessage_Enter); ok {
@@ -580,6 +668,14 @@ type ControllerMessage_Precache struct {
 	Precache *Precache `protobuf:"bytes,9,opt,name=precache,proto3,oneof"`
 }
 
+type ControllerMessage_Answer struct {
+	Answer *Answer `protobuf:"bytes,30,opt,name=answer,proto3,oneof"`
+}
+
+type ControllerMessage_Probe struct {
+	Probe *Probe `protobuf:"bytes,31,opt,name=probe,proto3,oneof"`
+}
+
 type ControllerMessage_Enter struct {
 	Enter *Enter `protobuf:"bytes,10,opt,name=enter,proto3,oneof"`
 }
@@ -610,6 +706,10 @@ func (*ControllerMessage_Release) isControllerMessage_Message() {}
 
 func (*ControllerMessage_Precache) isControllerMessage_Message() {}
 
+func (*ControllerMessage_Answer) isControllerMessage_Message() {}
+
+func (*ControllerMessage_Probe) isControllerMessage_Message() {}
+
 func (*ControllerMessage_Enter) isControllerMessage_Message() {}
 
 func (*ControllerMessage_CheckHealth) isControllerMessage_Message() {}
@@ -633,6 +733,7 @@ type Hello struct {
 	Images        []string               `protobuf:"bytes,12,rep,name=images,proto3" json:"images,omitempty"`              // digests in the store
 	Steps         []*StepState           `protobuf:"bytes,13,rep,name=steps,proto3" json:"steps,omitempty"`
 	Pid           int32                  `protobuf:"varint,14,opt,name=pid,proto3" json:"pid,omitempty"`
+	CutOff        bool                   `protobuf:"varint,30,opt,name=cut_off,json=cutOff,proto3" json:"cut_off,omitempty"` // its steps have ended since it was cut off: no rank of before runs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -765,6 +866,13 @@ func (x *Hello) GetPid() int32 {
 	return 0
 }
 
+func (x *Hello) GetCutOff() bool {
+	if x != nil {
+		return x.CutOff
+	}
+	return false
+}
+
 // StepState is a step that the agent knows: the controller answers with what becomes of it.
 type StepState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -819,11 +927,14 @@ func (x *StepState) GetPhase() StepState_Phase {
 }
 
 type Heartbeat struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	FreeMemory    int64                  `protobuf:"varint,2,opt,name=free_memory,json=freeMemory,proto3" json:"free_memory,omitempty"` // bytes
-	FreeDisk      int64                  `protobuf:"varint,3,opt,name=free_disk,json=freeDisk,proto3" json:"free_disk,omitempty"`       // bytes, where images are kept
-	Load          float64                `protobuf:"fixed64,4,opt,name=load,proto3" json:"load,omitempty"`                              // of one minute
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Epoch      uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	FreeMemory int64                  `protobuf:"varint,2,opt,name=free_memory,json=freeMemory,proto3" json:"free_memory,omitempty"` // bytes
+	FreeDisk   int64                  `protobuf:"varint,3,opt,name=free_disk,json=freeDisk,proto3" json:"free_disk,omitempty"`       // bytes, where images are kept
+	Load       float64                `protobuf:"fixed64,4,opt,name=load,proto3" json:"load,omitempty"`                              // of one minute
+	// Of the lease, see package internal/lease.
+	Seq           uint64 `protobuf:"varint,30,opt,name=seq,proto3" json:"seq,omitempty"`     // 0: the node has none, as it cannot be cut off
+	Heard         uint64 `protobuf:"varint,31,opt,name=heard,proto3" json:"heard,omitempty"` // number of the latest answer; 0: the node must not be counted on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -882,6 +993,20 @@ func (x *Heartbeat) GetFreeDisk() int64 {
 func (x *Heartbeat) GetLoad() float64 {
 	if x != nil {
 		return x.Load
+	}
+	return 0
+}
+
+func (x *Heartbeat) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Heartbeat) GetHeard() uint64 {
+	if x != nil {
+		return x.Heard
 	}
 	return 0
 }
@@ -2053,6 +2178,257 @@ func (x *Release) GetEnv() []byte {
 	return nil
 }
 
+// Answer is of a heartbeat with a number: ranks may run for a lease longer.
+type Answer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Number        uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	LeaseMs       int64                  `protobuf:"varint,3,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
+	LostMs        int64                  `protobuf:"varint,4,opt,name=lost_ms,json=lostMs,proto3" json:"lost_ms,omitempty"`
+	Council       uint64                 `protobuf:"varint,5,opt,name=council,proto3" json:"council,omitempty"` // the number of this council:
+	Members       []*Member              `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Answer) Reset() {
+	*x = Answer{}
+	mi := &file_session_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answer) ProtoMessage() {}
+
+func (x *Answer) ProtoReflect() protoreflect.Message {
+	mi := &file_session_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answer.ProtoReflect.Descriptor instead.
+func (*Answer) Descriptor() ([]byte, []int) {
+	return file_session_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Answer) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Answer) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Answer) GetLeaseMs() int64 {
+	if x != nil {
+		return x.LeaseMs
+	}
+	return 0
+}
+
+func (x *Answer) GetLostMs() int64 {
+	if x != nil {
+		return x.LostMs
+	}
+	return 0
+}
+
+func (x *Answer) GetCouncil() uint64 {
+	if x != nil {
+		return x.Council
+	}
+	return 0
+}
+
+func (x *Answer) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+// Member is a node, and where its agent is: tls:HOST:PORT.
+type Member struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Member) Reset() {
+	*x = Member{}
+	mi := &file_session_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Member) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Member) ProtoMessage() {}
+
+func (x *Member) ProtoReflect() protoreflect.Message {
+	mi := &file_session_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Member.ProtoReflect.Descriptor instead.
+func (*Member) Descriptor() ([]byte, []int) {
+	return file_session_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Member) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Member) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+// Probe asks whether a node that says nothing is reached from here.
+type Probe struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Node          *Member                `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Probe) Reset() {
+	*x = Probe{}
+	mi := &file_session_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Probe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Probe) ProtoMessage() {}
+
+func (x *Probe) ProtoReflect() protoreflect.Message {
+	mi := &file_session_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Probe.ProtoReflect.Descriptor instead.
+func (*Probe) Descriptor() ([]byte, []int) {
+	return file_session_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Probe) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Probe) GetNode() *Member {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+type Probed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Reach         Probed_Reach           `protobuf:"varint,2,opt,name=reach,proto3,enum=gangway.wire.v1.Probed_Reach" json:"reach,omitempty"`
+	Why           string                 `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Probed) Reset() {
+	*x = Probed{}
+	mi := &file_session_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Probed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Probed) ProtoMessage() {}
+
+func (x *Probed) ProtoReflect() protoreflect.Message {
+	mi := &file_session_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Probed.ProtoReflect.Descriptor instead.
+func (*Probed) Descriptor() ([]byte, []int) {
+	return file_session_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Probed) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Probed) GetReach() Probed_Reach {
+	if x != nil {
+		return x.Reach
+	}
+	return Probed_UNKNOWN
+}
+
+func (x *Probed) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 // Enter: the job has the node, and its prolog is to run now. It is repeated after a
 // reconnection, until Entered came.
 type Enter struct {
@@ -2067,7 +2443,7 @@ type Enter struct {
 
 func (x *Enter) Reset() {
 	*x = Enter{}
-	mi := &file_session_proto_msgTypes[23]
+	mi := &file_session_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2079,7 +2455,7 @@ func (x *Enter) String() string {
 func (*Enter) ProtoMessage() {}
 
 func (x *Enter) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[23]
+	mi := &file_session_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2092,7 +2468,7 @@ func (x *Enter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Enter.ProtoReflect.Descriptor instead.
 func (*Enter) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{23}
+	return file_session_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Enter) GetJob() uint32 {
@@ -2135,7 +2511,7 @@ type Configure struct {
 
 func (x *Configure) Reset() {
 	*x = Configure{}
-	mi := &file_session_proto_msgTypes[24]
+	mi := &file_session_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2147,7 +2523,7 @@ func (x *Configure) String() string {
 func (*Configure) ProtoMessage() {}
 
 func (x *Configure) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[24]
+	mi := &file_session_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2160,7 +2536,7 @@ func (x *Configure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configure.ProtoReflect.Descriptor instead.
 func (*Configure) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{24}
+	return file_session_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Configure) GetEpoch() uint64 {
@@ -2194,7 +2570,7 @@ type CheckHealth struct {
 
 func (x *CheckHealth) Reset() {
 	*x = CheckHealth{}
-	mi := &file_session_proto_msgTypes[25]
+	mi := &file_session_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2206,7 +2582,7 @@ func (x *CheckHealth) String() string {
 func (*CheckHealth) ProtoMessage() {}
 
 func (x *CheckHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[25]
+	mi := &file_session_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2219,7 +2595,7 @@ func (x *CheckHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckHealth.ProtoReflect.Descriptor instead.
 func (*CheckHealth) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{25}
+	return file_session_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CheckHealth) GetEpoch() uint64 {
@@ -2240,7 +2616,7 @@ type Precache struct {
 
 func (x *Precache) Reset() {
 	*x = Precache{}
-	mi := &file_session_proto_msgTypes[26]
+	mi := &file_session_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2252,7 +2628,7 @@ func (x *Precache) String() string {
 func (*Precache) ProtoMessage() {}
 
 func (x *Precache) ProtoReflect() protoreflect.Message {
-	mi := &file_session_proto_msgTypes[26]
+	mi := &file_session_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2265,7 +2641,7 @@ func (x *Precache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Precache.ProtoReflect.Descriptor instead.
 func (*Precache) Descriptor() ([]byte, []int) {
-	return file_session_proto_rawDescGZIP(), []int{26}
+	return file_session_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Precache) GetId() string {
@@ -2298,7 +2674,7 @@ const file_session_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\rR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x12\n" +
 	"\x04step\x18\x03 \x01(\x05R\x04step\x12\x10\n" +
-	"\x03try\x18\x04 \x01(\x05R\x03try\"\xfd\x04\n" +
+	"\x03try\x18\x04 \x01(\x05R\x03try\"\xb0\x05\n" +
 	"\fAgentMessage\x12.\n" +
 	"\x05hello\x18\x01 \x01(\v2\x16.gangway.wire.v1.HelloH\x00R\x05hello\x12:\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1a.gangway.wire.v1.HeartbeatH\x00R\theartbeat\x127\n" +
@@ -2310,9 +2686,10 @@ const file_session_proto_rawDesc = "" +
 	"\tprecached\x18\b \x01(\v2\x1a.gangway.wire.v1.PrecachedH\x00R\tprecached\x12:\n" +
 	"\tinventory\x18\t \x01(\v2\x1a.gangway.wire.v1.InventoryH\x00R\tinventory\x12:\n" +
 	"\tsignalled\x18\n" +
-	" \x01(\v2\x1a.gangway.wire.v1.SignalledH\x00R\tsignalled\x124\n" +
+	" \x01(\v2\x1a.gangway.wire.v1.SignalledH\x00R\tsignalled\x121\n" +
+	"\x06probed\x18\x1f \x01(\v2\x17.gangway.wire.v1.ProbedH\x00R\x06probed\x124\n" +
 	"\aentered\x18\v \x01(\v2\x18.gangway.wire.v1.EnteredH\x00R\aenteredB\t\n" +
-	"\amessage\"\xa2\x05\n" +
+	"\amessage\"\x85\x06\n" +
 	"\x11ControllerMessage\x124\n" +
 	"\awelcome\x18\x01 \x01(\v2\x18.gangway.wire.v1.WelcomeH\x00R\awelcome\x124\n" +
 	"\aprepare\x18\x02 \x01(\v2\x18.gangway.wire.v1.PrepareH\x00R\aprepare\x12.\n" +
@@ -2322,12 +2699,14 @@ const file_session_proto_rawDesc = "" +
 	"\x04kill\x18\x06 \x01(\v2\x15.gangway.wire.v1.KillH\x00R\x04kill\x128\n" +
 	"\tended_ack\x18\a \x01(\v2\x19.gangway.wire.v1.EndedAckH\x00R\bendedAck\x124\n" +
 	"\arelease\x18\b \x01(\v2\x18.gangway.wire.v1.ReleaseH\x00R\arelease\x127\n" +
-	"\bprecache\x18\t \x01(\v2\x19.gangway.wire.v1.PrecacheH\x00R\bprecache\x12.\n" +
+	"\bprecache\x18\t \x01(\v2\x19.gangway.wire.v1.PrecacheH\x00R\bprecache\x121\n" +
+	"\x06answer\x18\x1e \x01(\v2\x17.gangway.wire.v1.AnswerH\x00R\x06answer\x12.\n" +
+	"\x05probe\x18\x1f \x01(\v2\x16.gangway.wire.v1.ProbeH\x00R\x05probe\x12.\n" +
 	"\x05enter\x18\n" +
 	" \x01(\v2\x16.gangway.wire.v1.EnterH\x00R\x05enter\x12A\n" +
 	"\fcheck_health\x18\v \x01(\v2\x1c.gangway.wire.v1.CheckHealthH\x00R\vcheckHealth\x12:\n" +
 	"\tconfigure\x18\f \x01(\v2\x1a.gangway.wire.v1.ConfigureH\x00R\tconfigureB\t\n" +
-	"\amessage\"\xfc\x02\n" +
+	"\amessage\"\x95\x03\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\x05R\bprotocol\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x18\n" +
@@ -2343,7 +2722,8 @@ const file_session_proto_rawDesc = "" +
 	"\x06socket\x18\v \x01(\tR\x06socket\x12\x16\n" +
 	"\x06images\x18\f \x03(\tR\x06images\x120\n" +
 	"\x05steps\x18\r \x03(\v2\x1a.gangway.wire.v1.StepStateR\x05steps\x12\x10\n" +
-	"\x03pid\x18\x0e \x01(\x05R\x03pid\"\xba\x01\n" +
+	"\x03pid\x18\x0e \x01(\x05R\x03pid\x12\x17\n" +
+	"\acut_off\x18\x1e \x01(\bR\x06cutOff\"\xba\x01\n" +
 	"\tStepState\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\x126\n" +
 	"\x05phase\x18\x02 \x01(\x0e2 .gangway.wire.v1.StepState.PhaseR\x05phase\"I\n" +
@@ -2352,13 +2732,15 @@ const file_session_proto_rawDesc = "" +
 	"\tPREPARING\x10\x01\x12\f\n" +
 	"\bPREPARED\x10\x02\x12\v\n" +
 	"\aRUNNING\x10\x03\x12\t\n" +
-	"\x05ENDED\x10\x04\"s\n" +
+	"\x05ENDED\x10\x04\"\x9b\x01\n" +
 	"\tHeartbeat\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1f\n" +
 	"\vfree_memory\x18\x02 \x01(\x03R\n" +
 	"freeMemory\x12\x1b\n" +
 	"\tfree_disk\x18\x03 \x01(\x03R\bfreeDisk\x12\x12\n" +
-	"\x04load\x18\x04 \x01(\x01R\x04load\"x\n" +
+	"\x04load\x18\x04 \x01(\x01R\x04load\x12\x10\n" +
+	"\x03seq\x18\x1e \x01(\x04R\x03seq\x12\x14\n" +
+	"\x05heard\x18\x1f \x01(\x04R\x05heard\"x\n" +
 	"\bProgress\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.gangway.wire.v1.StepKeyR\x03key\x12\x14\n" +
 	"\x05phase\x18\x02 \x01(\tR\x05phase\x12\x14\n" +
@@ -2446,7 +2828,29 @@ const file_session_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\rR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
-	"\x03env\x18\x04 \x01(\fR\x03env\"[\n" +
+	"\x03env\x18\x04 \x01(\fR\x03env\"\xb3\x01\n" +
+	"\x06Answer\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x19\n" +
+	"\blease_ms\x18\x03 \x01(\x03R\aleaseMs\x12\x17\n" +
+	"\alost_ms\x18\x04 \x01(\x03R\x06lostMs\x12\x18\n" +
+	"\acouncil\x18\x05 \x01(\x04R\acouncil\x121\n" +
+	"\amembers\x18\x06 \x03(\v2\x17.gangway.wire.v1.MemberR\amembers\"6\n" +
+	"\x06Member\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"D\n" +
+	"\x05Probe\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12+\n" +
+	"\x04node\x18\x02 \x01(\v2\x17.gangway.wire.v1.MemberR\x04node\"\x94\x01\n" +
+	"\x06Probed\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x123\n" +
+	"\x05reach\x18\x02 \x01(\x0e2\x1d.gangway.wire.v1.Probed.ReachR\x05reach\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\"3\n" +
+	"\x05Reach\x12\v\n" +
+	"\aUNKNOWN\x10\x00\x12\b\n" +
+	"\x04NONE\x10\x01\x12\b\n" +
+	"\x04HOST\x10\x02\x12\t\n" +
+	"\x05AGENT\x10\x03\"[\n" +
 	"\x05Enter\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\rR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x14\n" +
@@ -2478,84 +2882,95 @@ func file_session_proto_rawDescGZIP() []byte {
 	return file_session_proto_rawDescData
 }
 
-var file_session_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_session_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_session_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_session_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_session_proto_goTypes = []any{
 	(StepState_Phase)(0),      // 0: gangway.wire.v1.StepState.Phase
-	(*StepKey)(nil),           // 1: gangway.wire.v1.StepKey
-	(*AgentMessage)(nil),      // 2: gangway.wire.v1.AgentMessage
-	(*ControllerMessage)(nil), // 3: gangway.wire.v1.ControllerMessage
-	(*Hello)(nil),             // 4: gangway.wire.v1.Hello
-	(*StepState)(nil),         // 5: gangway.wire.v1.StepState
-	(*Heartbeat)(nil),         // 6: gangway.wire.v1.Heartbeat
-	(*Progress)(nil),          // 7: gangway.wire.v1.Progress
-	(*Prepared)(nil),          // 8: gangway.wire.v1.Prepared
-	(*Started)(nil),           // 9: gangway.wire.v1.Started
-	(*Ended)(nil),             // 10: gangway.wire.v1.Ended
-	(*Cleaned)(nil),           // 11: gangway.wire.v1.Cleaned
-	(*Entered)(nil),           // 12: gangway.wire.v1.Entered
-	(*Precached)(nil),         // 13: gangway.wire.v1.Precached
-	(*Signalled)(nil),         // 14: gangway.wire.v1.Signalled
-	(*Inventory)(nil),         // 15: gangway.wire.v1.Inventory
-	(*Welcome)(nil),           // 16: gangway.wire.v1.Welcome
-	(*Prepare)(nil),           // 17: gangway.wire.v1.Prepare
-	(*Start)(nil),             // 18: gangway.wire.v1.Start
-	(*Renew)(nil),             // 19: gangway.wire.v1.Renew
-	(*Signal)(nil),            // 20: gangway.wire.v1.Signal
-	(*Kill)(nil),              // 21: gangway.wire.v1.Kill
-	(*EndedAck)(nil),          // 22: gangway.wire.v1.EndedAck
-	(*Release)(nil),           // 23: gangway.wire.v1.Release
-	(*Enter)(nil),             // 24: gangway.wire.v1.Enter
-	(*Configure)(nil),         // 25: gangway.wire.v1.Configure
-	(*CheckHealth)(nil),       // 26: gangway.wire.v1.CheckHealth
-	(*Precache)(nil),          // 27: gangway.wire.v1.Precache
+	(Probed_Reach)(0),         // 1: gangway.wire.v1.Probed.Reach
+	(*StepKey)(nil),           // 2: gangway.wire.v1.StepKey
+	(*AgentMessage)(nil),      // 3: gangway.wire.v1.AgentMessage
+	(*ControllerMessage)(nil), // 4: gangway.wire.v1.ControllerMessage
+	(*Hello)(nil),             // 5: gangway.wire.v1.Hello
+	(*StepState)(nil),         // 6: gangway.wire.v1.StepState
+	(*Heartbeat)(nil),         // 7: gangway.wire.v1.Heartbeat
+	(*Progress)(nil),          // 8: gangway.wire.v1.Progress
+	(*Prepared)(nil),          // 9: gangway.wire.v1.Prepared
+	(*Started)(nil),           // 10: gangway.wire.v1.Started
+	(*Ended)(nil),             // 11: gangway.wire.v1.Ended
+	(*Cleaned)(nil),           // 12: gangway.wire.v1.Cleaned
+	(*Entered)(nil),           // 13: gangway.wire.v1.Entered
+	(*Precached)(nil),         // 14: gangway.wire.v1.Precached
+	(*Signalled)(nil),         // 15: gangway.wire.v1.Signalled
+	(*Inventory)(nil),         // 16: gangway.wire.v1.Inventory
+	(*Welcome)(nil),           // 17: gangway.wire.v1.Welcome
+	(*Prepare)(nil),           // 18: gangway.wire.v1.Prepare
+	(*Start)(nil),             // 19: gangway.wire.v1.Start
+	(*Renew)(nil),             // 20: gangway.wire.v1.Renew
+	(*Signal)(nil),            // 21: gangway.wire.v1.Signal
+	(*Kill)(nil),              // 22: gangway.wire.v1.Kill
+	(*EndedAck)(nil),          // 23: gangway.wire.v1.EndedAck
+	(*Release)(nil),           // 24: gangway.wire.v1.Release
+	(*Answer)(nil),            // 25: gangway.wire.v1.Answer
+	(*Member)(nil),            // 26: gangway.wire.v1.Member
+	(*Probe)(nil),             // 27: gangway.wire.v1.Probe
+	(*Probed)(nil),            // 28: gangway.wire.v1.Probed
+	(*Enter)(nil),             // 29: gangway.wire.v1.Enter
+	(*Configure)(nil),         // 30: gangway.wire.v1.Configure
+	(*CheckHealth)(nil),       // 31: gangway.wire.v1.CheckHealth
+	(*Precache)(nil),          // 32: gangway.wire.v1.Precache
 }
 var file_session_proto_depIdxs = []int32{
-	4,  // 0: gangway.wire.v1.AgentMessage.hello:type_name -> gangway.wire.v1.Hello
-	6,  // 1: gangway.wire.v1.AgentMessage.heartbeat:type_name -> gangway.wire.v1.Heartbeat
-	7,  // 2: gangway.wire.v1.AgentMessage.progress:type_name -> gangway.wire.v1.Progress
-	8,  // 3: gangway.wire.v1.AgentMessage.prepared:type_name -> gangway.wire.v1.Prepared
-	9,  // 4: gangway.wire.v1.AgentMessage.started:type_name -> gangway.wire.v1.Started
-	10, // 5: gangway.wire.v1.AgentMessage.ended:type_name -> gangway.wire.v1.Ended
-	11, // 6: gangway.wire.v1.AgentMessage.cleaned:type_name -> gangway.wire.v1.Cleaned
-	13, // 7: gangway.wire.v1.AgentMessage.precached:type_name -> gangway.wire.v1.Precached
-	15, // 8: gangway.wire.v1.AgentMessage.inventory:type_name -> gangway.wire.v1.Inventory
-	14, // 9: gangway.wire.v1.AgentMessage.signalled:type_name -> gangway.wire.v1.Signalled
-	12, // 10: gangway.wire.v1.AgentMessage.entered:type_name -> gangway.wire.v1.Entered
-	16, // 11: gangway.wire.v1.ControllerMessage.welcome:type_name -> gangway.wire.v1.Welcome
-	17, // 12: gangway.wire.v1.ControllerMessage.prepare:type_name -> gangway.wire.v1.Prepare
-	18, // 13: gangway.wire.v1.ControllerMessage.start:type_name -> gangway.wire.v1.Start
-	19, // 14: gangway.wire.v1.ControllerMessage.renew:type_name -> gangway.wire.v1.Renew
-	20, // 15: gangway.wire.v1.ControllerMessage.signal:type_name -> gangway.wire.v1.Signal
-	21, // 16: gangway.wire.v1.ControllerMessage.kill:type_name -> gangway.wire.v1.Kill
-	22, // 17: gangway.wire.v1.ControllerMessage.ended_ack:type_name -> gangway.wire.v1.EndedAck
-	23, // 18: gangway.wire.v1.ControllerMessage.release:type_name -> gangway.wire.v1.Release
-	27, // 19: gangway.wire.v1.ControllerMessage.precache:type_name -> gangway.wire.v1.Precache
-	24, // 20: gangway.wire.v1.ControllerMessage.enter:type_name -> gangway.wire.v1.Enter
-	26, // 21: gangway.wire.v1.ControllerMessage.check_health:type_name -> gangway.wire.v1.CheckHealth
-	25, // 22: gangway.wire.v1.ControllerMessage.configure:type_name -> gangway.wire.v1.Configure
-	5,  // 23: gangway.wire.v1.Hello.steps:type_name -> gangway.wire.v1.StepState
-	1,  // 24: gangway.wire.v1.StepState.key:type_name -> gangway.wire.v1.StepKey
-	0,  // 25: gangway.wire.v1.StepState.phase:type_name -> gangway.wire.v1.StepState.Phase
-	1,  // 26: gangway.wire.v1.Progress.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 27: gangway.wire.v1.Prepared.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 28: gangway.wire.v1.Started.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 29: gangway.wire.v1.Signalled.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 30: gangway.wire.v1.Welcome.keep:type_name -> gangway.wire.v1.StepKey
-	1,  // 31: gangway.wire.v1.Welcome.ended:type_name -> gangway.wire.v1.StepKey
-	1,  // 32: gangway.wire.v1.Prepare.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 33: gangway.wire.v1.Start.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 34: gangway.wire.v1.Renew.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 35: gangway.wire.v1.Signal.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 36: gangway.wire.v1.Kill.key:type_name -> gangway.wire.v1.StepKey
-	1,  // 37: gangway.wire.v1.EndedAck.key:type_name -> gangway.wire.v1.StepKey
-	2,  // 38: gangway.wire.v1.Controller.Session:input_type -> gangway.wire.v1.AgentMessage
-	3,  // 39: gangway.wire.v1.Controller.Session:output_type -> gangway.wire.v1.ControllerMessage
-	39, // [39:40] is the sub-list for method output_type
-	38, // [38:39] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	5,  // 0: gangway.wire.v1.AgentMessage.hello:type_name -> gangway.wire.v1.Hello
+	7,  // 1: gangway.wire.v1.AgentMessage.heartbeat:type_name -> gangway.wire.v1.Heartbeat
+	8,  // 2: gangway.wire.v1.AgentMessage.progress:type_name -> gangway.wire.v1.Progress
+	9,  // 3: gangway.wire.v1.AgentMessage.prepared:type_name -> gangway.wire.v1.Prepared
+	10, // 4: gangway.wire.v1.AgentMessage.started:type_name -> gangway.wire.v1.Started
+	11, // 5: gangway.wire.v1.AgentMessage.ended:type_name -> gangway.wire.v1.Ended
+	12, // 6: gangway.wire.v1.AgentMessage.cleaned:type_name -> gangway.wire.v1.Cleaned
+	14, // 7: gangway.wire.v1.AgentMessage.precached:type_name -> gangway.wire.v1.Precached
+	16, // 8: gangway.wire.v1.AgentMessage.inventory:type_name -> gangway.wire.v1.Inventory
+	15, // 9: gangway.wire.v1.AgentMessage.signalled:type_name -> gangway.wire.v1.Signalled
+	28, // 10: gangway.wire.v1.AgentMessage.probed:type_name -> gangway.wire.v1.Probed
+	13, // 11: gangway.wire.v1.AgentMessage.entered:type_name -> gangway.wire.v1.Entered
+	17, // 12: gangway.wire.v1.ControllerMessage.welcome:type_name -> gangway.wire.v1.Welcome
+	18, // 13: gangway.wire.v1.ControllerMessage.prepare:type_name -> gangway.wire.v1.Prepare
+	19, // 14: gangway.wire.v1.ControllerMessage.start:type_name -> gangway.wire.v1.Start
+	20, // 15: gangway.wire.v1.ControllerMessage.renew:type_name -> gangway.wire.v1.Renew
+	21, // 16: gangway.wire.v1.ControllerMessage.signal:type_name -> gangway.wire.v1.Signal
+	22, // 17: gangway.wire.v1.ControllerMessage.kill:type_name -> gangway.wire.v1.Kill
+	23, // 18: gangway.wire.v1.ControllerMessage.ended_ack:type_name -> gangway.wire.v1.EndedAck
+	24, // 19: gangway.wire.v1.ControllerMessage.release:type_name -> gangway.wire.v1.Release
+	32, // 20: gangway.wire.v1.ControllerMessage.precache:type_name -> gangway.wire.v1.Precache
+	25, // 21: gangway.wire.v1.ControllerMessage.answer:type_name -> gangway.wire.v1.Answer
+	27, // 22: gangway.wire.v1.ControllerMessage.probe:type_name -> gangway.wire.v1.Probe
+	29, // 23: gangway.wire.v1.ControllerMessage.enter:type_name -> gangway.wire.v1.Enter
+	31, // 24: gangway.wire.v1.ControllerMessage.check_health:type_name -> gangway.wire.v1.CheckHealth
+	30, // 25: gangway.wire.v1.ControllerMessage.configure:type_name -> gangway.wire.v1.Configure
+	6,  // 26: gangway.wire.v1.Hello.steps:type_name -> gangway.wire.v1.StepState
+	2,  // 27: gangway.wire.v1.StepState.key:type_name -> gangway.wire.v1.StepKey
+	0,  // 28: gangway.wire.v1.StepState.phase:type_name -> gangway.wire.v1.StepState.Phase
+	2,  // 29: gangway.wire.v1.Progress.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 30: gangway.wire.v1.Prepared.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 31: gangway.wire.v1.Started.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 32: gangway.wire.v1.Signalled.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 33: gangway.wire.v1.Welcome.keep:type_name -> gangway.wire.v1.StepKey
+	2,  // 34: gangway.wire.v1.Welcome.ended:type_name -> gangway.wire.v1.StepKey
+	2,  // 35: gangway.wire.v1.Prepare.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 36: gangway.wire.v1.Start.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 37: gangway.wire.v1.Renew.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 38: gangway.wire.v1.Signal.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 39: gangway.wire.v1.Kill.key:type_name -> gangway.wire.v1.StepKey
+	2,  // 40: gangway.wire.v1.EndedAck.key:type_name -> gangway.wire.v1.StepKey
+	26, // 41: gangway.wire.v1.Answer.members:type_name -> gangway.wire.v1.Member
+	26, // 42: gangway.wire.v1.Probe.node:type_name -> gangway.wire.v1.Member
+	1,  // 43: gangway.wire.v1.Probed.reach:type_name -> gangway.wire.v1.Probed.Reach
+	3,  // 44: gangway.wire.v1.Controller.Session:input_type -> gangway.wire.v1.AgentMessage
+	4,  // 45: gangway.wire.v1.Controller.Session:output_type -> gangway.wire.v1.ControllerMessage
+	45, // [45:46] is the sub-list for method output_type
+	44, // [44:45] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_session_proto_init() }
@@ -2574,6 +2989,7 @@ func file_session_proto_init() {
 		(*AgentMessage_Precached)(nil),
 		(*AgentMessage_Inventory)(nil),
 		(*AgentMessage_Signalled)(nil),
+		(*AgentMessage_Probed)(nil),
 		(*AgentMessage_Entered)(nil),
 	}
 	file_session_proto_msgTypes[2].OneofWrappers = []any{
@@ -2586,6 +3002,8 @@ func file_session_proto_init() {
 		(*ControllerMessage_EndedAck)(nil),
 		(*ControllerMessage_Release)(nil),
 		(*ControllerMessage_Precache)(nil),
+		(*ControllerMessage_Answer)(nil),
+		(*ControllerMessage_Probe)(nil),
 		(*ControllerMessage_Enter)(nil),
 		(*ControllerMessage_CheckHealth)(nil),
 		(*ControllerMessage_Configure)(nil),
@@ -2595,8 +3013,8 @@ func file_session_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_session_proto_rawDesc), len(file_session_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   27,
+			NumEnums:      2,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

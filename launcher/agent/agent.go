@@ -69,6 +69,8 @@ type Agent struct {
 	said     bool                       // the controller's Welcome came on it
 	stopping time.Time                  // zero: no
 	images   *inventory
+	lease    *holding      // nil: the node cannot be cut off
+	saidCut  bool          // Hello said that ranks were ended since
 	patience time.Duration // with images that are fetched
 	programs programs      // of administrators
 }
@@ -129,6 +131,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if err := a.Begin(ctx); err != nil {
 		return err
+	}
+	if a.Hosts != nil && a.Hosts.Peers != nil {
+		a.lease = a.newHolding()
+		go a.lease.keep(ctx)
+		go a.servePeers()
 	}
 	serve, err := a.listen()
 	if err != nil {
@@ -217,6 +224,10 @@ func (a *Agent) input(ctx context.Context, in any) {
 		a.toStay(ctx, in.release, in.in)
 	case checkedIn:
 		a.programs.checking = false
+	case cutOffIn:
+		a.cutOff(ctx, in.spans)
+	case holdIn:
+		a.everyStep(ctx, in)
 	case stopIn:
 		if !a.stopping.IsZero() {
 			return

@@ -21,9 +21,9 @@ func (a *Agent) heartbeats(ctx context.Context, every time.Duration) {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
-		a.inputs.put(sayIn{&wire.AgentMessage{Message: &wire.AgentMessage_Heartbeat{Heartbeat: &wire.Heartbeat{
-			FreeMemory: freeMemory("/proc/meminfo"), FreeDisk: freeDisk(a.Store), Load: load("/proc/loadavg"),
-		}}}})
+		m := &wire.Heartbeat{FreeMemory: freeMemory("/proc/meminfo"), FreeDisk: freeDisk(a.Store), Load: load("/proc/loadavg")}
+		a.lease.beat(m)
+		a.inputs.put(sayIn{&wire.AgentMessage{Message: &wire.AgentMessage_Heartbeat{Heartbeat: m}}})
 		if digests, changed := a.images.changed(); changed {
 			a.inputs.put(sayIn{&wire.AgentMessage{Message: &wire.AgentMessage_Inventory{Inventory: &wire.Inventory{Images: digests}}}})
 		}

@@ -17,6 +17,10 @@ type Hosts struct {
 	// Steps has connections of the controller, and of nobody else, that ask for the input
 	// and output of steps.
 	Steps net.Listener
+	// Peers has connections of other nodes' agents, and of nobody else. DialPeer makes one to
+	// the agent of a node at an address. Nil: the node has no lease.
+	Peers    net.Listener
+	DialPeer func(ctx context.Context, node, address string) (net.Conn, error)
 	// Public is where programs of jobs reach the public API on this host: unix:PATH.
 	Public string
 }

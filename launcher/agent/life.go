@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -72,6 +73,7 @@ type (
 	signalledIn struct{ id uint64 } // the supervisor has it
 	killIn      struct {
 		grace time.Duration
+		slack time.Duration // after that it is killed from outside; 0: as always
 		why   string
 		fault *job.Fault // in the place of what the supervisor will say; nil: none
 	}
@@ -141,6 +143,10 @@ func (l life) step(in any, now time.Time) (life, []any) {
 		}
 	case signalledIn:
 		return l, []any{l.saySignalled(in.id)}
+	case holdIn:
+		if l.phase == prepared || l.phase == starting || l.phase == running {
+			return l, []any{tellDo{control.Request{Hold: in.span.Milliseconds()}}}
+		}
 	case killIn:
 		return l.kill(in, now)
 	case ackIn:
@@ -224,7 +230,7 @@ func (l life) kill(in killIn, now time.Time) (life, []any) {
 	if l.held != nil {
 		return l.unlaunched(&job.Fault{What: in.why}, now)
 	}
-	if by := now.Add(in.grace + slack); l.destroy.IsZero() || by.Before(l.destroy) {
+	if by := now.Add(in.grace + cmp.Or(in.slack, slack)); l.destroy.IsZero() || by.Before(l.destroy) {
 		l.destroy = by
 	}
 	return l, []any{tellDo{control.Request{Kill: &control.Kill{GraceMS: in.grace.Milliseconds(), Why: in.why}}}}

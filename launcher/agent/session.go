@@ -62,6 +62,7 @@ func (a *Agent) oneSession(ctx context.Context) error {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	a.lease.session(cancel)
 	stream, err := wire.NewControllerClient(conn).Session(ctx)
 	if err != nil {
 		return err
@@ -88,10 +89,18 @@ func (a *Agent) oneSession(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		switch m := m.Message.(type) {
+		case *wire.ControllerMessage_Answer:
+			a.lease.answered(m.Answer)
+			continue
+		case *wire.ControllerMessage_Probe:
+			go a.probe(ctx, m.Probe)
+			continue
+		}
+		s.Hear(m) // the Welcome before heartbeats: what is said before it is not sent
 		if w := m.GetWelcome(); w != nil {
 			go a.heartbeats(ctx, time.Duration(w.HeartbeatMs)*time.Millisecond)
 		}
-		s.Hear(m)
 	}
 }
 
@@ -120,10 +129,11 @@ func (s *Session) Close() { s.agent.inputs.put(sessionIn{}) }
 // hello says who this is and what it has.
 func (a *Agent) hello() *wire.Hello {
 	address, socket := a.where()
+	a.saidCut = a.lease.cut()
 	h := &wire.Hello{
 		Protocol: wire.Protocol, Version: a.Version, Cluster: a.Name, Node: a.Node.Name, BootId: a.boot,
 		Instance: a.instance, Epoch: a.epoch, Hardware: mustJSON(a.Node), Declared: a.Declared,
-		Address: address, Socket: socket, Images: a.images.list(), Pid: int32(os.Getpid()),
+		Address: address, Socket: socket, Images: a.images.list(), Pid: int32(os.Getpid()), CutOff: a.saidCut,
 	}
 	for held := range a.all {
 		h.Steps = append(h.Steps, &wire.StepState{Key: wire.KeyOf(held.key), Phase: held.state()})
@@ -141,7 +151,16 @@ func (a *Agent) message(ctx context.Context, m *wire.ControllerMessage) {
 			a.prepare(ctx, m.Prepare)
 		}
 	case *wire.ControllerMessage_Start:
+		span, ok := a.lease.start()
+		if !ok {
+			a.Log.Warn("step is not started: nothing was heard of the controller for too long", "step", m.Start.Key.Of())
+			a.known(m.Start.Key, killIn{why: job.EndNodeFailure, fault: &job.Fault{What: "start the step on node " + a.Node.Name, Cause: "its lease has ended: it was cut off from the controller", Node: true}})
+			return
+		}
 		if a.seen(ctx, m.Start.Epoch) {
+			if span > 0 { // before the ranks run: the agent may be killed just then
+				a.known(m.Start.Key, holdIn{span})
+			}
 			a.known(m.Start.Key, startIn{control.Start{Image: m.Start.Image, MasterAddr: m.Start.MasterAddr, MasterPort: int(m.Start.MasterPort)}})
 		}
 	case *wire.ControllerMessage_Renew:
@@ -201,6 +220,9 @@ func (a *Agent) welcome(ctx context.Context, w *wire.Welcome) {
 		return
 	}
 	a.said = true
+	if a.saidCut {
+		a.lease.setCut(false)
+	}
 	a.setPrograms(ctx, w.Programs, w.Address)
 	fate := map[job.StepKey]any{}
 	for _, k := range w.Keep {

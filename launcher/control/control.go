@@ -49,6 +49,10 @@ type Request struct {
 	Kill     *Kill  `json:"kill,omitempty"`
 	Renew    int64  `json:"renew,omitempty"` // ms that the lease of a prepared step lasts from now
 
+	// Hold is how long from now, in ms, the ranks may run without their agent. Once it was said
+	// it has to be said again in time, by this agent or the next.
+	Hold int64 `json:"hold,omitempty"`
+
 	// Usage asks for an Event with what the ranks have used so far.
 	Usage bool `json:"usage,omitempty"`
 

@@ -38,10 +38,14 @@ type life struct {
 	why     string        // they were
 	span    time.Duration // of a lease; 0: none
 	lease   time.Time     // when that of what is prepared ends; zero: it has none
+	hold    time.Time     // until when ranks run without word from the agent; zero: for ever
 	kill    time.Time     // when the ranks are killed; zero: they are not, or were
 	killed  bool
 	alone   time.Time // when those that are left are told to end; zero: they are not
 }
+
+// holdGrace is between TERM and KILL where the agent is away.
+const holdGrace = time.Second
 
 // What happens to a life.
 type (
@@ -56,6 +60,7 @@ type (
 		code  int // exit code of what was never started
 	}
 	renewIn   struct{ lease time.Duration }
+	holdIn    struct{ span time.Duration } // that ranks may run without their agent
 	timeIn    struct{}
 	cleanedIn struct{}
 )
@@ -99,6 +104,10 @@ func (l *life) step(in any, now time.Time) []any {
 		l.span = cmp.Or(in.lease, l.span)
 		if in.lease > 0 && l.stage == stagePrepared {
 			l.lease = now.Add(in.lease)
+		}
+	case holdIn:
+		if in.span > 0 {
+			l.hold = now.Add(in.span)
 		}
 	case timeIn:
 		return l.time(now)
@@ -178,7 +187,7 @@ func (l *life) done() []any {
 
 func (l *life) clean() []any {
 	l.stage = stageFinishing
-	l.kill, l.alone, l.lease = time.Time{}, time.Time{}, time.Time{}
+	l.kill, l.alone, l.lease, l.hold = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	return []any{cleanDo{}}
 }
 
@@ -231,6 +240,12 @@ func (l *life) time(now time.Time) []any {
 	case due(l.lease):
 		l.fault = &job.Fault{What: "the step was given up before it started", Cause: "its lease has ended: nobody has renewed it", Node: true}
 		return l.clean()
+	case due(l.hold) && (l.stage == stageStarting || l.stage == stageRunning):
+		l.hold = time.Time{}
+		if l.fault == nil {
+			l.fault = &job.Fault{What: "lease ended: the agent of the node was away for too long", Hint: "journalctl -u gangway-agent on the node says why", Node: true}
+		}
+		return l.end(holdGrace, job.EndNodeFailure, now)
 	case due(l.kill):
 		l.kill, l.killed = time.Time{}, true
 		return []any{signalDo{syscall.SIGKILL}}
@@ -244,7 +259,11 @@ func (l *life) time(now time.Time) []any {
 // wake is when timeIn has to come next; zero: it need not.
 func (l *life) wake() time.Time {
 	var next time.Time
-	for _, t := range []time.Time{l.lease, l.kill, l.alone} {
+	hold := l.hold
+	if l.stage != stageStarting && l.stage != stageRunning {
+		hold = time.Time{}
+	}
+	for _, t := range []time.Time{l.lease, hold, l.kill, l.alone} {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
 			next = t
 		}

@@ -123,6 +123,7 @@ func TestLife(t *testing.T) {
 				w.tell(killIn{grace: time.Duration(rapid.IntRange(0, 3).Draw(t, "grace")) * time.Second, why: "because"})
 			case 5:
 				w.tell(renewIn{time.Duration(rapid.IntRange(0, 3).Draw(t, "lease")) * time.Second})
+				w.tell(holdIn{time.Duration(rapid.IntRange(0, 3).Draw(t, "hold")) * time.Second})
 			case 6:
 				w.now = w.now.Add(time.Second)
 				w.tell(timeIn{})
@@ -155,6 +156,36 @@ func TestLife(t *testing.T) {
 			t.Fatal("nobody knows when the ranks started")
 		}
 	})
+}
+
+// TestHold: ranks that may run without their agent for a span end when it is over; those of a
+// node that has no lease never do.
+func TestHold(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	l := life{ranks: 1}
+	l.step(preparedIn{}, now)
+	l.step(startIn{}, now)
+	l.step(startedIn{5}, now)
+	if !l.wake().IsZero() {
+		t.Errorf("ranks without a lease end at %v", l.wake())
+	}
+	l.step(holdIn{10 * time.Second}, now)
+	now = now.Add(9 * time.Second)
+	l.step(holdIn{10 * time.Second}, now)
+	if now = now.Add(10 * time.Second); !l.wake().Equal(now) {
+		t.Errorf("they end at %v, want %v", l.wake(), now)
+	}
+	if do := l.step(timeIn{}, now); len(do) < 2 || do[1] != (signalDo{syscall.SIGTERM}) || l.fault == nil || !l.fault.Node {
+		t.Errorf("when it is over: %v, fault %v", do, l.fault)
+	}
+	now = now.Add(holdGrace)
+	if do := l.step(timeIn{}, now); len(do) != 1 || do[0] != (signalDo{syscall.SIGKILL}) {
+		t.Errorf("after the grace: %v", do)
+	}
+	l.step(exitIn{true}, now)
+	if l.step(cleanedIn{}, now); l.stage != stageOver || !l.wake().IsZero() {
+		t.Errorf("then it is %v, and wakes at %v", l.stage, l.wake())
+	}
 }
 
 // TestLease: what is prepared has a whole lease from then on, however long that took, and is given

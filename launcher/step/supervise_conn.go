@@ -194,6 +194,8 @@ func (s *supervisor) request(r *control.Request) (refused string) {
 		}
 	case r.Kill != nil:
 		s.post(killIn{grace: max(0, time.Duration(r.Kill.GraceMS)*time.Millisecond), why: r.Kill.Why})
+	case r.Hold != 0:
+		s.post(holdIn{time.Duration(r.Hold) * time.Millisecond})
 	case r.Renew != 0:
 		s.post(renewIn{time.Duration(r.Renew) * time.Millisecond})
 	}

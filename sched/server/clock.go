@@ -54,7 +54,9 @@ func (c *core) skip(gap job.Duration) {
 	}
 	for _, n := range c.nodes {
 		later(&n.seen)
+		n.probe = nil
 	}
+	c.leases.Doubt()
 	for _, r := range c.runs {
 		later(&r.now.cleanBy)
 		for _, st := range r.Steps {

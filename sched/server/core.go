@@ -11,6 +11,7 @@ import (
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/fault"
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/lease"
 	"github.com/gangway-hpc/gangway/internal/store"
 	"github.com/gangway-hpc/gangway/sched"
 )
@@ -27,6 +28,8 @@ type core struct {
 	inputs chan func(*core)
 	now    job.Time // of the input that is being taken
 	time   clock
+	leases *lease.Grants
+	probes uint64               // that were made
 	began  time.Time            // when the controller started
 	steady func() time.Duration // the clock that only runs
 	apart  func(func())         // has something done that takes long, while the core goes on
@@ -64,6 +67,7 @@ func newCore(opts *Options, inputs chan func(*core), stopped <-chan struct{}, m 
 
 // begin has the core know what the store knows.
 func (c *core) begin(ctx context.Context) error {
+	c.leases = c.newGrants()
 	if err := c.restore(ctx); err != nil {
 		return err
 	}

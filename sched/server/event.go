@@ -250,6 +250,12 @@ func kindOf(e any) string {
 		return "NodeMet"
 	case imagePinned:
 		return "ImagePinned"
+	case councilGiven:
+		return "CouncilGiven"
+	case councilHeard:
+		return "CouncilHeard"
+	case attemptDead:
+		return "AttemptDead"
 	case job.Configured:
 		return "Configured"
 	case job.NodeSet:
@@ -362,6 +368,12 @@ func decodeAs(kind string, v []byte) (any, error) {
 		return valueOf[nodeMet](v)
 	case "ImagePinned":
 		return valueOf[imagePinned](v)
+	case "CouncilGiven":
+		return valueOf[councilGiven](v)
+	case "CouncilHeard":
+		return valueOf[councilHeard](v)
+	case "AttemptDead":
+		return valueOf[attemptDead](v)
 	case "Configured":
 		return valueOf[job.Configured](v)
 	case "NodeSet":

@@ -61,6 +61,7 @@ type gang struct {
 
 	Failing *failing // nil: it is not ended, or because somebody wants its end
 
+	held      string // the node on which ranks of an earlier attempt may still run; empty: none
 	killing   bool
 	moved     *job.Fault // a node has another image than the job's
 	killAt    job.Time   // when it is to be ended because a rank has ended; 0: not
@@ -167,7 +168,7 @@ func (g *gang) decide(p *job.Program, now job.Time) []action {
 		return append([]action{{do: doFail, failing: f}}, g.fail(f)...)
 	}
 	switch {
-	case !g.Starting && g.count(prepared) == len(g.Nodes):
+	case !g.Starting && g.held == "" && g.count(prepared) == len(g.Nodes):
 		g.Starting, g.deadline = true, now.Add(startSpan)
 		return []action{{do: doStarting}}
 	case !g.Starting && now >= g.renewed.Add(renewSpan):

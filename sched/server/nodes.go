@@ -25,7 +25,12 @@ type node struct {
 	user    string
 	since   job.Time
 	told    job.Time // when a release was last repeated
-	check   job.Time // when its health is checked next; 0: it was not thought of
+	// Of leases.
+	councilled job.Time          // when its council was last looked at
+	probe      *probing          // nil: nobody is asked for it
+	reach      wire.Probed_Reach // what was last found
+	vanished   bool              // its agent was there when it went away
+	check      job.Time          // when its health is checked next; 0: it was not thought of
 }
 
 // heartbeatSpan is how often agents say that they are there.
@@ -131,7 +136,8 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 	if n.session != nil && n.session != s {
 		n.session.close(fmt.Errorf("node %s has opened another session", h.Node))
 	}
-	n.session, n.hello, n.seen = s, h, c.now
+	n.session, n.hello, n.seen, n.probe, n.reach, n.vanished = s, h, c.now, nil, 0, false
+	c.leases.Seen(h.Node, c.steady())
 	c.log.Info("node is here", "node", h.Node, "steps", len(h.Steps))
 	if met := (meeting{h.Address, h.Socket}); c.met[h.Node] != met {
 		c.emit(nodeMet{At: c.now, Node: h.Node, meeting: met})
@@ -141,6 +147,11 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 	}
 	if !slices.Equal(n.images, h.Images) {
 		c.setImages(h.Node, h.Images)
+	}
+	if h.CutOff && n.state&job.NodeDown == 0 { // it was, for what ran there
+		if err := c.setNodeState(h.Node, n.state|job.NodeDown, lostWith(n.reason)); err != nil {
+			c.log.Error("set node's state", "node", h.Node, "err", err)
+		}
 	}
 	if before, lost := lostWithout(n.reason); n.state&automatic != 0 || lost && n.state&job.NodeDown != 0 {
 		state := n.state &^ automatic
@@ -324,8 +335,9 @@ func (c *core) tickNodes() {
 			continue
 		}
 		switch silent := c.now.Sub(n.seen); {
-		case silent >= lost:
+		case silent >= lost && c.mayLose(name):
 			c.lose(name, n)
+			continue
 		case silent >= suspect && n.state&job.NodeSuspect == 0:
 			if err := c.setNodeState(name, n.state|job.NodeSuspect, n.reason); err != nil {
 				c.log.Error("set node's state", "node", name, "err", err)
@@ -335,6 +347,7 @@ func (c *core) tickNodes() {
 				c.log.Error("set node's state", "node", name, "err", err)
 			}
 		}
+		c.tickProbes(name, n)
 		if len(c.dirty[name]) > 0 && c.now >= n.told.Add(10*job.Second) {
 			n.told = c.now
 			for _, a := range c.dirty[name] {

@@ -33,6 +33,8 @@ type saved struct {
 	// Comments and Declared may be missing in what older controllers have saved.
 	Comments map[job.ID]string
 	Declared map[string]job.Partition
+	Dead     map[attempt][]string
+	Councils map[string][]council
 }
 
 // savedSubmission is a submission whose facts are the At-th.
@@ -132,7 +134,7 @@ func (c *core) load(data []byte) error {
 	c.state = state{
 		sched: s, runs: map[job.ID]*run{}, once: v.Once, fates: v.Fates, dirty: v.Dirty, past: v.Past, last: v.Last,
 		known: v.Known, parts: v.Parts, held: v.Held, met: v.Met, pins: v.Pins,
-		comments: v.Comments, declared: v.Declared,
+		comments: v.Comments, declared: v.Declared, dead: v.Dead, councils: v.Councils,
 	}
 	c.fillMaps()
 	for _, sub := range v.Subs {
@@ -171,7 +173,7 @@ func (c *core) picture() *picture {
 	p := &picture{sched: c.sched.Fork(), subs: c.subs[:len(c.subs):len(c.subs)], saved: saved{
 		Once: maps.Clone(c.once), Fates: maps.Clone(c.fates), Held: maps.Clone(c.held), Dirty: map[string][]attempt{},
 		Last: c.last, Met: maps.Clone(c.met), Pins: map[job.ID]map[string]string{}, Known: slices.Clone(c.known), Parts: slices.Clone(c.parts),
-		Comments: maps.Clone(c.comments), Declared: maps.Clone(c.declared),
+		Comments: maps.Clone(c.comments), Declared: maps.Clone(c.declared), Dead: maps.Clone(c.dead), Councils: maps.Clone(c.councils),
 	}}
 	for name, list := range c.dirty {
 		p.Dirty[name] = slices.Clone(list)

@@ -134,9 +134,11 @@ func (c *core) message(s *session, m *wire.AgentMessage) {
 		return
 	}
 	n.seen = c.now
+	c.leases.Seen(s.node, c.steady())
 	switch m := m.Message.(type) {
 	case *wire.AgentMessage_Heartbeat:
 		n.beat = m.Heartbeat
+		c.beat(s, m.Heartbeat)
 	case *wire.AgentMessage_Progress:
 		c.progress(s.node, m.Progress)
 	case *wire.AgentMessage_Prepared:
@@ -164,6 +166,8 @@ func (c *core) message(s *session, m *wire.AgentMessage) {
 		c.signalled(s.node, m.Signalled)
 	case *wire.AgentMessage_Precached:
 		c.precached(s.node, m.Precached)
+	case *wire.AgentMessage_Probed:
+		c.probed(s.node, m.Probed)
 	case *wire.AgentMessage_Inventory:
 		c.setImages(s.node, m.Inventory.Images)
 	}

@@ -30,6 +30,10 @@ type state struct {
 	seq  uint64 // of the latest event
 	// dirty are the attempts of which something may be left on a node.
 	dirty map[string][]attempt
+	// dead are nodes on which no rank of such an attempt runs any more, though they have not
+	// said so. councils are those that a node may have, the latest last.
+	dead     map[attempt][]string
+	councils map[string][]council
 	// past are the latest runs that have ended.
 	past []*run
 	last job.ID // the highest that was given
@@ -149,6 +153,8 @@ func (s *state) fillMaps() {
 	fillMap(&s.once)
 	fillMap(&s.fates)
 	fillMap(&s.dirty)
+	fillMap(&s.dead)
+	fillMap(&s.councils)
 	fillMap(&s.held)
 	fillMap(&s.met)
 	fillMap(&s.pins)
@@ -278,9 +284,11 @@ func (s *state) follow(e any) error {
 	return nil
 }
 
-// followStep takes an event of a step.
+// followStep takes an event of a step, or of leases.
 func (s *state) followStep(e any) error {
 	switch e := e.(type) {
+	case councilGiven, councilHeard, attemptDead:
+		s.followLease(e)
 	case stepMade:
 		r := s.runs[e.Spec.Key.Job]
 		if r == nil || r.Of.Attempt != e.Spec.Key.Attempt {
@@ -418,6 +426,11 @@ func (s *state) cleaned(node string, a attempt) {
 	if i := slices.Index(s.dirty[node], a); i >= 0 {
 		if s.dirty[node] = slices.Delete(s.dirty[node], i, i+1); len(s.dirty[node]) == 0 {
 			delete(s.dirty, node)
+		}
+	}
+	if nodes := s.dead[a]; slices.Contains(nodes, node) {
+		if s.dead[a] = slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == node }); len(s.dead[a]) == 0 {
+			delete(s.dead, a)
 		}
 	}
 }

@@ -76,6 +76,13 @@ func (c *core) make(r *run, e stepMade) {
 
 // driveStep does what a step's gang wants.
 func (c *core) driveStep(r *run, st *step) {
+	before := st.Gang.held
+	if st.Gang.held = ""; !st.Gang.Starting {
+		st.Gang.held = c.lingers(r)
+	}
+	if st.Gang.held != before && st.Gang.held != "" {
+		c.log.Info("step waits until no rank of the attempt before can run any more", "step", st.Spec.Key, "node", st.Gang.held)
+	}
 	c.act(r, st, st.Gang.decide(&st.Spec.Program, c.now))
 }
 
@@ -108,6 +115,9 @@ func (c *core) act(r *run, st *step, actions []action) {
 // stepOver is that all nodes of a step have ended: the step ends, or is tried again.
 func (c *core) stepOver(r *run, st *step) {
 	res := st.Gang.result(c.now, c.triedElsewhere(r, st))
+	if res.Start > 0 { // by its nodes' clocks, which may be wrong
+		res.Start = min(max(res.Start, st.Begun), c.now)
+	}
 	if r.Fate != nil && r.now.killed && res.State == job.Failed && r.Fate.State != job.Failed {
 		res.State = r.Fate.State
 		if res.State == job.Completed { // the script did, and left this step behind

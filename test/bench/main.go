@@ -59,7 +59,7 @@ func main() {
 	flag.StringVar(&b.usr, "tree", "/usr", "the large tree to make images of")
 	flag.StringVar(&b.kind, "image-kind", "torch", "the image to pull: torch or small (test/images/build.sh)")
 	flag.StringVar(&b.images, "images", "", "where built images are kept, in DIR/KIND (default ~/.cache/gangway-bench/images)")
-	only := flag.String("only", "", "comma-separated parts: start, write, memory, splice, read, image, run, exec, rootfs, resident, together, hooks, sched, cluster")
+	only := flag.String("only", "", "comma-separated parts: start, write, memory, splice, read, image, run, exec, rootfs, resident, together, hooks, sched, cluster, hosts")
 	flag.IntVar(&b.slurmNodes, "slurm-nodes", 1000, "sched: nodes of the cluster that slurmctld gets")
 	flag.IntVar(&b.slurmJobs, "slurm-jobs", 10_000, "sched: jobs that wait on it; 0: leave slurmctld out")
 	flag.IntVar(&b.clusterJobs, "cluster-jobs", 100_000, "cluster: jobs that a controller has when it is killed")
@@ -98,6 +98,7 @@ func (b *bench) run(only string) error {
 		{"hooks", b.hooks},
 		{"sched", b.sched},
 		{"cluster", b.cluster},
+		{"hosts", b.hosts},
 	} {
 		if only != "" && !strings.Contains(","+only+",", ","+part.name+",") {
 			continue
