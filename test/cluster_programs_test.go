@@ -132,7 +132,7 @@ func (c *programsCluster) run(t *testing.T) {
 			t.Errorf("the prolog's environment has no %s:\n%s", want, has)
 		}
 	}
-	if regexp.MustCompile("(?m)^(HOME|PATH|LD_\\w+|SLURM_JOB_EXIT_CODE2)=").MatchString(has) {
+	if regexp.MustCompile(`(?m)^(HOME|PATH|LD_\w+|SLURM_JOB_EXIT_CODE2)=`).MatchString(has) {
 		t.Errorf("the prolog's environment is\n%s", has)
 	}
 	if got := c.file(t, "env-epilog", "CONTEXT"); !strings.Contains(got, "SLURM_JOB_EXIT_CODE2=7:0\n") || !strings.Contains(got, "SLURM_JOB_EXIT_CODE=1792\n") {

@@ -19,6 +19,7 @@ func TestHosts(t *testing.T) {
 	daemons := h.begin(t)
 	image := allreduce(t, h.person)
 
+	t.Run("less than configured", func(t *testing.T) { h.less(t) })
 	t.Run("path", func(t *testing.T) { h.path(t, image) })
 	t.Run("cut off", func(t *testing.T) { h.cutOff(t, image) })
 	t.Run("where it runs", func(t *testing.T) { h.look(t, image) })

@@ -30,7 +30,7 @@ func (f *runFlags) cluster() (string, error) {
 	if f.local {
 		return "", nil
 	}
-	address, err := api.Find(f.imageFlags.env.Getenv, step.RunDirs(f.imageFlags.env.Getenv))
+	address, err := api.Find(f.imageFlags.env.Getenv, step.RunDirs(f.imageFlags.env.Getenv), api.SystemDir)
 	if errors.Is(err, api.ErrNoCluster) {
 		return "", nil
 	}

@@ -158,7 +158,7 @@ func (c slurmCommand) words(err error) (text string, code int) {
 
 // contact makes a client of the cluster that is meant.
 func contact(env *cli.Env) (*api.Client, error) {
-	address, err := api.Find(env.Getenv, step.RunDirs(env.Getenv))
+	address, err := api.Find(env.Getenv, step.RunDirs(env.Getenv), api.SystemDir)
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func (d declaration) read(_ context.Context, was *job.Cluster) (*job.Cluster, []
 	if err != nil {
 		return nil, nil, err
 	}
-	if more := len(conf.Nodes) - len(was.Nodes); more > 0 { // the others are there
+	if more := len(conf.Nodes) - len(was.Nodes); more > 0 && !hasHosts(d.dir) { // the others are there
 		if err := fits(more, rooms()); err != nil {
 			return nil, nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -24,6 +25,7 @@ import (
 // initFlags are what a cluster of several hosts is made of.
 type initFlags struct {
 	dir, name, nodes string
+	slurmConf        string
 	lostAfter        time.Duration
 	treeWidth        int
 }
@@ -36,10 +38,13 @@ func initVerb(env *cli.Env) *cobra.Command {
 		Long: `Make a cluster of several hosts, here, where its controller will be: the state
 directory, and in it the authority by whose certificates hosts know each other.
 
-What the nodes have is found out by themselves when they join. Done again with other
+What the nodes have is found out by themselves when they join. With --slurm-conf nodes,
+partitions and programs are those of slurm.conf, and a node that has less than it says is
+drained when it joins, with the reason. Done again with other
 nodes it adds these, and leaves the authority alone; a controller that runs takes them in
 with gangway reconfigure.`,
 		Example: `gangwayd init --state-dir DIR --name lab --nodes gpu[01-16]
+gangwayd init --state-dir DIR --name lab --slurm-conf /etc/slurm
 gangwayd controller --state-dir DIR --listen :7430
 gangwayd token --state-dir DIR --node gpu01`,
 	}
@@ -47,11 +52,12 @@ gangwayd token --state-dir DIR --node gpu01`,
 	f.StringVar(&i.dir, "state-dir", "", "the cluster's state directory")
 	f.StringVar(&i.name, "name", "", "name of the cluster")
 	f.StringVar(&i.nodes, "nodes", "", "names of its nodes, as gpu[01-16]")
+	f.StringVar(&i.slurmConf, "slurm-conf", "", "directory of slurm.conf: nodes and partitions are those")
 	f.DurationVar(&i.lostAfter, "lost-after", time.Minute, "how long a node may be silent until what ran there is lost")
 	f.IntVar(&i.treeWidth, "tree-width", tree.Width, "to how many nodes the controller, and each node, passes on what is for more, as Slurm's TreeWidth")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if i.dir == "" || i.name == "" || i.nodes == "" {
-			return fault.Usage(errors.New("init: state directory, name and nodes are to be named"), "gangwayd init --state-dir DIR --name lab --nodes gpu[01-16]")
+		if i.dir == "" || i.name == "" || (i.nodes == "") == (i.slurmConf == "") {
+			return fault.Usage(errors.New("init: state directory, name and either nodes or slurm.conf's directory are to be named"), "gangwayd init --state-dir DIR --name lab --nodes gpu[01-16]")
 		}
 		return i.run(cmd.Context(), env)
 	}
@@ -72,7 +78,7 @@ func (i *initFlags) run(ctx context.Context, env *cli.Env) error {
 		cluster = job.Cluster{Name: i.name, ID: strings.ToLower(rand.Text()[:12])}
 	case err != nil:
 		return err
-	case cluster.Name != i.name || cluster.Declared:
+	case cluster.Name != i.name || cluster.Declared && !hasHosts(dir):
 		return &fault.Error{What: fmt.Errorf("make cluster %s: %s has cluster %s", i.name, dir, cluster.Name), Hint: "take another state directory"}
 	}
 	if err := checkLost(i.lostAfter); err != nil {
@@ -82,10 +88,14 @@ func (i *initFlags) run(ctx context.Context, env *cli.Env) error {
 		return fault.Usage(fmt.Errorf("--tree-width %d: from 1 to %d", i.treeWidth, math.MaxUint16), "--tree-width 32")
 	}
 	cluster.TreeWidth = i.treeWidth
-	cluster.LostAfter = job.Duration(i.lostAfter.Milliseconds())
-	if cluster.Nodes, cluster.Partitions, err = i.declare(cluster.Nodes); err != nil {
+	if i.slurmConf != "" {
+		if cluster, err = i.fromSlurm(env, cluster.ID); err != nil {
+			return err
+		}
+	} else if cluster.Nodes, cluster.Partitions, err = i.declare(cluster.Nodes); err != nil {
 		return err
 	}
+	cluster.LostAfter = job.Duration(i.lostAfter.Milliseconds())
 	a, err := host.Create(ctx, filepath.Join(dir, identityDir), cluster.Name, cluster.ID, env.Now())
 	if errors.Is(err, fs.ErrExist) {
 		a, err = host.Open(filepath.Join(dir, identityDir))
@@ -101,6 +111,30 @@ func (i *initFlags) run(ctx context.Context, env *cli.Env) error {
 	}
 	fmt.Fprintf(env.Stdout, "cluster %s has %d nodes; next: gangwayd controller --state-dir %s --listen :%d\n", cluster.Name, len(cluster.Nodes), dir, controllerPort)
 	return nil
+}
+
+// hasHosts says whether a state directory is of a cluster of several hosts.
+func hasHosts(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, identityDir))
+	return err == nil
+}
+
+// fromSlurm is the cluster of slurm.conf, under its own name and id.
+func (i *initFlags) fromSlurm(env *cli.Env, id string) (job.Cluster, error) {
+	c, warnings, err := fromSlurm(i.slurmConf)
+	if err != nil {
+		return c, err
+	}
+	for _, w := range warnings {
+		fmt.Fprintln(env.Stderr, "gangwayd: warning: "+w)
+	}
+	for _, n := range c.Nodes {
+		if err := host.CheckName(n.Name); err != nil {
+			return c, err
+		}
+	}
+	c.ID, c.Name = id, i.name
+	return c, nil
 }
 
 // checkLost refuses to take nodes for lost that are heard of.

@@ -44,7 +44,7 @@ NO_COLOR there is no colour.`,
 				Hint: "gangway nodes and gangway queue print the same once",
 			}
 		}
-		address, err := api.Find(env.Getenv, step.RunDirs(env.Getenv))
+		address, err := api.Find(env.Getenv, step.RunDirs(env.Getenv), api.SystemDir)
 		if err != nil {
 			return err
 		}

@@ -128,13 +128,14 @@ func TestFind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	system := "/no/such"
 	find := func(cluster string) string {
 		address, err := api.Find(func(name string) string {
 			if name == api.Variable {
 				return cluster
 			}
 			return ""
-		}, []string{"/no/such", dir})
+		}, []string{"/no/such", dir}, system)
 		if err != nil {
 			if fault.Code(err) != fault.CodeUnreachable {
 				t.Errorf("%v: exit %d", err, fault.Code(err))
@@ -152,6 +153,17 @@ func TestFind(t *testing.T) {
 	want("", "no cluster is running")
 	add("dead", os.Getpid(), start+1) // another process that had the same number
 	want("", "no cluster is running")
+	system = t.TempDir() // of all users: whether it runs nobody may see
+	if err := os.Mkdir(filepath.Join(system, "clusters"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"lab.json": `{"name":"lab","socket":"unix:/lab"}`, "lab.n1.json": `{"name":"lab","socket":"unix:/lab/n1"}`, "torn.json": `{"na`} {
+		if err := os.WriteFile(filepath.Join(system, "clusters", name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("", "unix:/lab")
+	want("lab", "unix:/lab")
 	add("a", os.Getpid(), start)
 	want("", "unix:/a")
 	add("b", os.Getpid(), start)

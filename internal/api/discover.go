@@ -65,28 +65,29 @@ func Discover(dirs []string) []Found {
 var ErrNoCluster = errors.New("no cluster is running")
 
 // Find returns the address of the cluster that a command is meant for: the one that
-// GANGWAY_CLUSTER says, else the only one that runs for this user, else the only one of all
-// users of the machine. Without any the error is [ErrNoCluster].
-func Find(getenv func(string) string, dirs []string) (address string, err error) {
+// GANGWAY_CLUSTER says, else the only one that runs for this user, by dirs, else the only one
+// of all users of the machine, by system ([SystemDir]). Without any the error is
+// [ErrNoCluster].
+func Find(getenv func(string) string, dirs []string, system string) (address string, err error) {
 	switch name := getenv(Variable); {
 	case strings.HasPrefix(name, "/"):
 		return "unix:" + name, nil
 	case strings.HasPrefix(name, "unix:"):
 		return name, nil
 	case name != "":
-		for _, f := range append(Discover(dirs), discoverSystem(SystemDir)...) {
+		for _, f := range append(Discover(dirs), discoverSystem(system)...) {
 			if f.Name == name {
 				return f.Socket, nil
 			}
 		}
 		return "", &fault.Error{
 			What: fmt.Errorf("find cluster %s (%s): %w", name, Variable, fs.ErrNotExist),
-			Hint: "start it, or unset " + Variable + "; running: " + running(append(Discover(dirs), discoverSystem(SystemDir)...)), Code: fault.CodeUnreachable,
+			Hint: "start it, or unset " + Variable + "; running: " + running(append(Discover(dirs), discoverSystem(system)...)), Code: fault.CodeUnreachable,
 		}
 	}
 	all := Discover(dirs)
 	if len(all) == 0 {
-		all = discoverSystem(SystemDir)
+		all = discoverSystem(system)
 	}
 	switch len(all) {
 	case 0:

@@ -16,7 +16,7 @@ import "github.com/gangway-hpc/gangway/internal/job"
 
 // Protocol is the number of this contract. It goes up with each change that an older side
 // does not understand.
-const Protocol = 2
+const Protocol = 3
 
 // KeyOf and its contrary, [StepKey.Of], change between a key and its message.
 func KeyOf(k job.StepKey) *StepKey {

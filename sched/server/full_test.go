@@ -11,6 +11,7 @@ import (
 
 	"github.com/gangway-hpc/gangway/internal/api"
 	"github.com/gangway-hpc/gangway/internal/job"
+	"github.com/gangway-hpc/gangway/internal/store"
 )
 
 // smallDisk says where a disk of a few MiB is to be, in a process that may mount one.
@@ -99,5 +100,20 @@ func fullDisk(t *testing.T, dir string) {
 	w.restart()
 	if j := w.job(running); j.State != job.Completed {
 		t.Errorf("after a restart the job that ran is %v", j.State)
+	}
+}
+
+// TestRefusedHasNoRows: of a job that is refused, because it could not be stored, nothing is
+// accounted, though it may have begun and been requeued before.
+func TestRefusedHasNoRows(t *testing.T) {
+	c := &core{commit: &committer{}}
+	c.commit.drop(5)
+	o := output{batch: store.Batch{
+		Jobs:  []store.JobRow{{Job: 5, Attempt: 1}, {Job: 6, Attempt: 1}},
+		Steps: []store.StepRow{{Key: job.StepKey{Job: 5}}, {Key: job.StepKey{Job: 6}}},
+	}}
+	c.dropRows(&o)
+	if len(o.batch.Jobs) != 1 || o.batch.Jobs[0].Job != 6 || len(o.batch.Steps) != 1 || o.batch.Steps[0].Key.Job != 6 {
+		t.Errorf("accounted are %v and %v", o.batch.Jobs, o.batch.Steps)
 	}
 }

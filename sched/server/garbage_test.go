@@ -43,6 +43,9 @@ func TestNodeGarbage(t *testing.T) {
 		{Message: &wire.AgentMessage_Ended{Ended: &wire.Ended{End: []byte(end)}}},
 		{Message: &wire.AgentMessage_Cleaned{Cleaned: &wire.Cleaned{}}},
 		{Message: &wire.AgentMessage_Cleaned{Cleaned: &wire.Cleaned{Job: other.Job, Attempt: other.Attempt, Left: huge}}},
+		{Message: &wire.AgentMessage_Ended{Ended: &wire.Ended{End: []byte(end), Drain: huge}}},
+		{Message: &wire.AgentMessage_Cleaned{Cleaned: &wire.Cleaned{Job: other.Job, Attempt: other.Attempt, Drain: huge}}},
+		{Message: &wire.AgentMessage_Entered{Entered: &wire.Entered{Job: other.Job, Attempt: other.Attempt, Fault: []byte("{"), Drain: huge}}},
 		{Message: &wire.AgentMessage_Precached{Precached: &wire.Precached{Id: "1", Image: "x", Done: true}}},
 		{Message: &wire.AgentMessage_Inventory{Inventory: &wire.Inventory{Images: []string{"", "\x00", "sha256:x"}}}},
 	}

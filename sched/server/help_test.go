@@ -276,6 +276,7 @@ type fakeAgent struct {
 	envs     [][]byte                     // of releases
 	entered  []attempt                    // whose prolog it was to run
 	checks   int                          // of its health
+	found    *job.Node                    // by itself; nil: it says that it is as declared
 	fetched  []string                     // images that it was to have ready
 	script   func(*job.StepSpec) fakeStep // of steps to come
 	dirty    bool                         // it does not say that it is clean
@@ -363,6 +364,7 @@ func (a *fakeAgent) session(ctx context.Context) error {
 	}
 	hello := &wire.Hello{Protocol: wire.Protocol, Version: "test", Cluster: "test", Node: a.node.Name, Declared: true, Address: "127.0.0.1", Socket: "unix:/nowhere"}
 	a.mu.Lock()
+	a.finds(hello)
 	a.cut = cancel
 	direct := pump(ctx, func(m *wire.AgentMessage) { _ = stream.Send(m) })
 	a.send = func(m *wire.AgentMessage) {

@@ -31,6 +31,7 @@ type node struct {
 	reach      wire.Probed_Reach // what was last found
 	vanished   bool              // its agent was there when it went away
 	check      job.Time          // when its health is checked next; 0: it was not thought of
+	refused    string            // why its agent was refused last; empty: it was not
 }
 
 // heartbeatSpan is how often agents say that they are there.
@@ -124,11 +125,13 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 	n := c.nodes[h.Node]
 	switch {
 	case h.Protocol != wire.Protocol:
-		return fmt.Errorf("the agent speaks protocol %d, version %s; this controller speaks %d, version %s", h.Protocol, h.Version, wire.Protocol, c.opts.Version)
+		return fmt.Errorf("the agent speaks protocol %d, version %s; this controller speaks %d, version %s: install one release on both", h.Protocol, h.Version, wire.Protocol, c.opts.Version)
 	case h.Cluster != c.opts.Cluster.Name:
 		return fmt.Errorf("the agent is of cluster %s, this is %s", h.Cluster, c.opts.Cluster.Name)
 	case n == nil:
 		return fmt.Errorf("there is no node %s", h.Node)
+	case c.another(n, h):
+		return fmt.Errorf("node %s is here already, at %s: another host has its name, or a copy of its state directory; end one of the two agents, and have its host join under a name of its own", h.Node, c.met[h.Node].Address)
 	case h.Epoch > c.store.Epoch():
 		return fmt.Errorf("the agent has seen epoch %d, this controller has %d: it is an old one", h.Epoch, c.store.Epoch())
 	}
@@ -142,8 +145,9 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 	if met := (meeting{h.Address, h.Socket}); c.met[h.Node] != met {
 		c.emit(nodeMet{At: c.now, Node: h.Node, meeting: met})
 	}
+	lacks := ""
 	if !h.Declared {
-		c.hardware(n, h)
+		lacks = c.hardware(n, h)
 	}
 	if !slices.Equal(n.images, h.Images) {
 		c.setImages(h.Node, h.Images)
@@ -165,13 +169,21 @@ func (c *core) hello(s *session, h *wire.Hello) error {
 			c.log.Error("set node's state", "node", h.Node, "err", err)
 		}
 	}
+	c.drain(h.Node, lacks)
 	c.adopt(n, h)
 	return nil
 }
 
+// another says whether a node that speaks is also another machine than the one that has just
+// been heard: one that has started anew was silent before.
+func (c *core) another(n *node, h *wire.Hello) bool {
+	return n.session != nil && !n.session.over() && n.hello.BootId != h.BootId && c.now.Sub(n.seen) < 3*heartbeatSpan
+}
+
 // hardware is what an agent found: it replaces what was known, if nothing runs there. What
-// the node is for is not the agent's to say.
-func (c *core) hardware(n *node, h *wire.Hello) {
+// the node is for is not the agent's to say. What was declared stays; then it says in what the
+// node has less.
+func (c *core) hardware(n *node, h *wire.Hello) (lacks string) {
 	var found job.Node
 	err := json.Unmarshal(h.Hardware, &found)
 	if err == nil && (found.CPUs < 1 || found.Memory < 1) {
@@ -179,7 +191,10 @@ func (c *core) hardware(n *node, h *wire.Hello) {
 	}
 	if err != nil {
 		c.log.Error("read hardware", "node", h.Node, "err", err)
-		return
+		return ""
+	}
+	if c.opts.Cluster.Declared {
+		return hasLess(&n.spec, &found)
 	}
 	spec := n.spec
 	spec.Sockets, spec.CoresPerSocket, spec.ThreadsPerCore, spec.CPUs = found.Sockets, found.CoresPerSocket, found.ThreadsPerCore, found.CPUs
@@ -187,9 +202,10 @@ func (c *core) hardware(n *node, h *wire.Hello) {
 	spec.Name, spec.State, spec.Reason = h.Node, n.state, n.reason
 	if err := c.apply(job.NodeSet{At: c.now, Node: spec}); err != nil {
 		c.log.Warn("hardware stays as it was", "node", h.Node, "err", err)
-		return
+		return ""
 	}
 	n.spec = spec
+	return ""
 }
 
 // adopt sorts out which steps go on: the answer to a Hello.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/gangway-hpc/gangway/internal/job"
 	"github.com/gangway-hpc/gangway/internal/wire"
@@ -118,6 +119,9 @@ func envOfRun(e *job.JobEnv, r *run, node string) {
 	}
 }
 
+// maxReason bounds what an agent may say of its node.
+const maxReason = 200
+
 // agentUser is who drains nodes by an agent's word.
 const agentUser = "gangwayd"
 
@@ -127,6 +131,7 @@ func (c *core) drain(name, reason string) {
 	if n == nil || reason == "" || n.state&(job.NodeDrain|job.NodeFail) != 0 {
 		return
 	}
+	reason = strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "?")
 	c.log.Warn("node is drained", "node", name, "why", reason)
 	n.user = agentUser
 	if err := c.setNodeState(name, n.state|job.NodeDrain, reason); err != nil {

@@ -144,8 +144,19 @@ func (c *core) unstored(queue []output, err error) []output {
 		c.refuseAll(&all[i], err)
 	}
 	c.refuseAll(&c.out, err)
+	c.dropRows(&c.out)
+	for i := range all {
+		c.dropRows(&all[i])
+	}
 	c.flush()
 	return all
+}
+
+// dropRows takes out of a batch what it accounts of refused jobs: such a one may have begun,
+// and lost its nodes, before it was stored.
+func (c *core) dropRows(o *output) {
+	o.batch.Jobs = slices.DeleteFunc(o.batch.Jobs, func(r store.JobRow) bool { return c.commit.refused(r.Job) })
+	o.batch.Steps = slices.DeleteFunc(o.batch.Steps, func(r store.StepRow) bool { return c.commit.refused(r.Key.Job) })
 }
 
 // refuseAll refuses and cancels the jobs of a batch, and takes out of it what is stored for

@@ -129,7 +129,7 @@ func (v *service) Session(stream grpc.BidiStreamingServer[wire.AgentMessage, wir
 	s := newSession(hello)
 	srv := v.server
 	var refused error
-	if err := srv.do(stream.Context(), func(c *core) { refused = c.hello(s, hello) }); err != nil {
+	if err := srv.do(stream.Context(), func(c *core) { refused = c.noteRefused(hello, c.hello(s, hello)) }); err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	if hello.Protocol != wire.Protocol {
@@ -165,6 +165,24 @@ func (v *service) Session(stream grpc.BidiStreamingServer[wire.AgentMessage, wir
 			return status.Error(codes.Unavailable, "the controller is stopping")
 		}
 	}
+}
+
+// noteRefused logs why a node is refused, when that is another reason than it was before: agents
+// ask again and again.
+func (c *core) noteRefused(h *wire.Hello, err error) error {
+	n := c.nodes[h.Node]
+	if n == nil {
+		return err // its agent has it in its log
+	}
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	if why != "" && why != n.refused {
+		c.log.Warn("node is refused", "node", h.Node, "err", why)
+	}
+	n.refused = why
+	return err
 }
 
 // message takes what an agent says. What an older session says does not count: the agent

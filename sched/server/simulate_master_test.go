@@ -44,6 +44,7 @@ func (s *sim) startMaster() {
 	m.c = m.newCore()
 	s.restarts++
 	s.note("ctl", "starts", st.own)
+	m.c.leases = m.c.newGrants()
 	if err := m.c.restore(context.Background()); err != nil {
 		s.fail("the state cannot be restored: %v", err)
 	}

@@ -160,7 +160,7 @@ func (h *hosts) launch(one *lonelyHost, args ...string) error {
 		return err
 	}
 	defer wait.Close()
-	cmd := exec.Command(self, append([]string{hostVerb, one.name, filepath.Join(h.d.bin, "gangwayd")}, args...)...)
+	cmd := exec.Command(self, append(append([]string{hostVerb, one.name, filepath.Join(h.d.bin, "gangwayd")}, args...), "--mode=user")...)
 	cmd.Stdin = wait
 	cmd.Env = h.d.environ("GANGWAY_RUNTIME_DIR="+one.state, h.settings())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
