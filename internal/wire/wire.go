@@ -28,8 +28,8 @@ func (x *StepKey) Of() job.StepKey {
 	return job.StepKey{Job: job.ID(x.GetJob()), Attempt: int(x.GetAttempt()), Step: job.StepID(x.GetStep()), Try: int(x.GetTry())}
 }
 
-// JobOf is the job that a command is of, and 0 for what is the cluster's; false: it asks for no
-// answer.
+// JobOf is the job that a command is of, and 0 for what is the cluster's; false: it is of the
+// session, and does not go by way of others.
 func JobOf(m *ControllerMessage) (job.ID, bool) {
 	switch m := m.Message.(type) {
 	case *ControllerMessage_Prepare:

@@ -34,9 +34,10 @@ func (a *Agent) leaveTrees() {
 	}
 }
 
-// up says something by way of other agents, if its job has one.
+// up says something by way of other agents, if its job has one. A heartbeat that renews a lease
+// goes by the session: what it proves is that the node itself reaches the controller, and soon.
 func (a *Agent) up(m *wire.AgentMessage) bool {
-	if a.relay == nil {
+	if a.relay == nil || m.GetHeartbeat().GetSeq() != 0 {
 		return false
 	}
 	id, ok := wire.AnsweredOf(m)

@@ -55,10 +55,11 @@ func (c *core) dispatch(l *mail) {
 			return
 		}
 	}
+	_, passed := wire.JobOf(l.message) // the rest is of the session itself, as a probe
 	// Agents of this machine and those of others do not reach each other.
 	for _, remote := range []bool{false, true} {
 		to := slices.DeleteFunc(slices.Clone(l.to), func(s *session) bool { return strings.HasPrefix(s.relay, tlsSocket) != remote })
-		if len(to) > l.width && c.forward(l.message, to, l.width) {
+		if passed && len(to) > l.width && c.forward(l.message, to, l.width) {
 			continue
 		}
 		for _, s := range to {
@@ -287,6 +288,7 @@ func (c *core) relayed(by *session, up *wire.Up) {
 }
 
 // gatherBeats has the heartbeats of a large cluster come together, where many come one by one.
+// Those of nodes with a lease always do.
 func (c *core) gatherBeats() {
 	if c.now < c.gathered.Add(gatherSpan) {
 		return
@@ -295,7 +297,7 @@ func (c *core) gatherBeats() {
 	var to []*session
 	alone := 0
 	for _, n := range c.nodes {
-		if n.session == nil || n.session.relay == "" {
+		if n.session == nil || n.session.relay == "" || c.leased(n.session.node) {
 			continue
 		}
 		to = append(to, n.session)
