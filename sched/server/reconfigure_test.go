@@ -152,8 +152,9 @@ partition main changed now Nodes:n[1-3]>n[1,4] MaxTime:>02:00:00`
 	w.cluster = d.latest()
 	w.restart()
 	w.until("n3 drains still", func() bool { return strings.Contains(w.states(), "n3 draining") })
-	if err := w.server.core.sched.Check(); err != nil {
-		t.Error(err)
+	var wrong error
+	if err := w.server.do(t.Context(), func(c *core) { wrong = c.sched.Check() }); err != nil || wrong != nil {
+		t.Error(err, wrong)
 	}
 	w.do("DELETE", "/v1/jobs/"+long.String(), nil, nil)
 	w.waitState(long, job.CancelledState)
