@@ -161,14 +161,19 @@ func (h *hosts) startsAgain(t *testing.T, controller, agent *background) (c, a *
 
 // paused: a node whose agent is silent for a while takes nothing new, and loses nothing.
 func (h *hosts) paused(t *testing.T, agent *background) {
-	id := h.submit(t, "while ! test -e on; do sleep 0.1; done; echo on", "-w", "n3", "-o", "out-%j")
-	h.reaches(t, id, "RUNNING")
 	agent.signal(t, syscall.SIGSTOP)
 	defer agent.signal(t, syscall.SIGCONT)
 	waitFor(t, func() bool { return strings.HasSuffix(h.do(t, "sinfo", "-h", "-n", "n3", "-o", "%T"), "*\n") })
 	if o := outcomeOf(t, h.command("srun", "-w", "n3", "--immediate=1", "true")); o.code == 0 {
 		t.Errorf("srun on a silent node: %s%s", o.out, o.err)
 	}
+	agent.signal(t, syscall.SIGCONT)
+	h.nodes(t, "n1 idle\nn2 idle\nn3 idle\nn4 idle\n")
+	// What runs there outlives a pause that its lease outlives.
+	id := h.submit(t, "while ! test -e on; do sleep 0.1; done; echo on", "-w", "n3", "-o", "out-%j")
+	h.reaches(t, id, "RUNNING")
+	agent.signal(t, syscall.SIGSTOP)
+	h.do(t, "sinfo")
 	agent.signal(t, syscall.SIGCONT)
 	if err := os.WriteFile(filepath.Join(h.dir, "home", "on"), nil, 0o644); err != nil {
 		t.Fatal(err)
